@@ -163,7 +163,7 @@ pub const ERRORS: &[Row] = &[
         "a panic of the application",
     ),
     (
-        "stream/core.rs",
+        "stream/wakers.rs",
         "the waker of a task",
         "a panic of the application",
     ),

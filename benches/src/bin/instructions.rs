@@ -44,6 +44,7 @@ use benches::streams::rate::endless;
 use benches::streams::service::Streams;
 use clap::{Parser, ValueEnum};
 use prost::Message as _;
+use proto::bench::SubscribeRequest;
 use proto::bench::{BenchClient, BenchServer, BenchStreamsClient, BenchStreamsServer, Fixed};
 use rpc_core::frame::HEADER_LEN;
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
@@ -91,6 +92,8 @@ enum ExchangeLayer {
     Stream,
     /// Messages there and back on an open stream, over the software device
     PingPong,
+    /// Server streams with one message each, over the software device
+    FirstMessage,
     /// Empty turns of a client with one connection
     IdleClient,
     /// Empty turns of a server with one connection
@@ -166,6 +169,11 @@ impl Cli {
                 let response = calls.prepare(calls.streams.ping_pong(requests))?;
                 let (messages, server) = (response.into_inner(), calls.server.node.poller());
                 exchange_ping_pong(&calls.client, sender, messages, server, self.calls)
+            }
+            ExchangeLayer::FirstMessage => {
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let server = calls.server.node.poller();
+                exchange_streams(&calls.client, &calls.streams, server, self.calls)
             }
             ExchangeLayer::IdleClient => {
                 exchange_nothing(
@@ -305,6 +313,30 @@ fn exchange_ping_pong(
             sender.send(message).await?;
             let answer = messages.message().await?;
             assert_eq!(answer, Some(message), "the server must send it back");
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_streams(
+    client: &LocalPoller,
+    stub: &BenchStreamsClient<LocalChannel>,
+    server: &LocalPoller,
+    streams: usize,
+) -> Outcome<()> {
+    let request = SubscribeRequest {
+        count: 1,
+        payload_len: 0,
+    };
+    let exchanges = async {
+        for _ in 0..streams {
+            let mut messages = stub.subscribe_fixed(request).await?.into_inner();
+            assert!(messages.message().await?.is_some(), "there is one message");
+            assert!(messages.message().await?.is_none(), "the stream must end");
         }
         Ok(())
     };

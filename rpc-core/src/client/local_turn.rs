@@ -3,14 +3,14 @@
 //! A stream is [`Send`], so it cannot hold its poller. It holds the poller's number instead, and each
 //! thread lists its pollers. A stream that would have to wait, on the thread of its poller and
 //! outside its turns, takes a turn: nothing else on this thread would. On another thread, and inside
-//! a turn, it waits.
+//! a turn, it waits. A message that is alone is sent through the poller in the same way.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver::handle::Poller;
-use crate::stream::core::LocalTurns;
+use crate::stream::core::{LocalTurns, LoneMessage};
 
 /// The number of the next poller. A number is never used again.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -49,6 +49,7 @@ pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
     LocalTurns {
         poller: number,
         take,
+        send,
     }
 }
 
@@ -56,13 +57,7 @@ pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
 /// did.
 #[cold]
 fn take(number: u64) -> bool {
-    let find = |pollers: &RefCell<Vec<Entry>>| {
-        let pollers = pollers.borrow();
-        let entry = pollers.iter().find(|entry| entry.number == number)?;
-        entry.poller.upgrade()
-    };
-    // A stream may be polled while the thread's variables are destroyed.
-    let Ok(Some(poller)) = POLLERS.try_with(find) else {
+    let Some(poller) = find(number) else {
         return false;
     };
     if poller.turning().get() {
@@ -70,4 +65,20 @@ fn take(number: u64) -> bool {
     }
     poller.turn();
     true
+}
+
+/// Sends a message through a poller of this thread, if it can be sent at once. Returns true if it was
+/// sent.
+fn send(number: u64, message: &mut LoneMessage<'_>) -> bool {
+    find(number).is_some_and(|poller| poller.send_alone(message))
+}
+
+fn find(number: u64) -> Option<Rc<dyn Poller>> {
+    let find = |pollers: &RefCell<Vec<Entry>>| {
+        let pollers = pollers.borrow();
+        let entry = pollers.iter().find(|entry| entry.number == number)?;
+        entry.poller.upgrade()
+    };
+    // A stream may be used while the thread's variables are destroyed.
+    POLLERS.try_with(find).ok().flatten()
 }

@@ -74,7 +74,8 @@ impl OpenStream for ChannelCore {
     }
 
     fn new_core(&self) -> Arc<StreamCore> {
-        StreamCore::of_local_poller(local_turn::of(&self.poller))
+        let kept = self.poller.take_kept_core();
+        StreamCore::of_local_poller(kept, local_turn::of(&self.poller))
     }
 
     fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {

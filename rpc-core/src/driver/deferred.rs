@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::call_table::WakeTarget;
 use super::held_permit::HeldPermit;
 use super::{Driver, State, TimerTarget};
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
 /// Turns between two clock reads while deadlines are pending. A read costs about as much as an

@@ -16,7 +16,7 @@ use crate::codec::MessageBuf;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::{ConnectionMemory, PollerCounters};
-use crate::stream::core::StreamCore;
+use crate::stream::core::{LoneMessage, StreamCore};
 use crate::transport::{Chunks, ConnectError, MessageMemory, Transport};
 
 impl<T: Transport> Poller for Driver<T> {
@@ -97,8 +97,16 @@ impl<T: Transport> Poller for Driver<T> {
         )
     }
 
+    fn take_kept_core(&self) -> Option<Arc<StreamCore>> {
+        self.state.borrow_mut().streams.kept.take()
+    }
+
     fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {
         Self::open_stream(self, link, core, request);
+    }
+
+    fn send_alone(&self, message: &mut LoneMessage<'_>) -> bool {
+        Self::send_alone(self, message)
     }
 
     fn abandon(&self, link: LinkKey, call: CallId) {

@@ -17,7 +17,7 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::{CalledStream, ConnectionMemory, PollerCounters};
-use crate::stream::core::StreamCore;
+use crate::stream::core::{LoneMessage, StreamCore};
 use crate::transport::{ConnectError, MessageMemory};
 
 /// A request to send, apart from its bytes.
@@ -161,8 +161,12 @@ pub(crate) trait Poller {
         waker: &Waker,
         receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome;
+    /// Returns what a stream that has ended has left for the next one.
+    fn take_kept_core(&self) -> Option<Arc<StreamCore>>;
     /// Opens a stream: see [`Driver::open_stream`](super::Driver::open_stream).
     fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest);
+    /// Sends a message of a stream: see [`Driver::send_alone`](super::Driver::send_alone).
+    fn send_alone(&self, message: &mut LoneMessage<'_>) -> bool;
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
     /// Removes a waiting call whose future is dropped.

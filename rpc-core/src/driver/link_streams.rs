@@ -58,6 +58,13 @@ impl LinkStreams {
         }
     }
 
+    /// Adds a stream that a client's call has opened.
+    pub(super) fn begin_served(&mut self, call: CallId, key: StreamKey) {
+        self.served.insert(call, key);
+        // Its request is served next.
+        self.latest = Some((call, key));
+    }
+
     /// Forgets a stream that has ended.
     pub(super) fn end_served(&mut self, call: CallId) {
         self.served.remove(&call);

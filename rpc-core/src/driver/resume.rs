@@ -1,10 +1,15 @@
 //! Handlers that await are resumed when they are woken.
 //!
-//! A handler that is woken alone is polled at once. Handlers that are woken together wait in their
+//! A handler that is woken alone is polled at once, and one that a lone message of its stream wakes needs
+//! neither its waker nor a queue for it. Handlers that are woken together wait in their
 //! connections' queues, and the connections take turns, as for requests (`run_queue.rs`): so a
 //! connection whose streams have many messages takes no more of the poller than one with a few calls.
 
+use std::task::Waker;
+
 use super::Driver;
+use super::link_streams::StreamKey;
+use super::tasks::{Task, TaskKey};
 use crate::service::handler::Served;
 use crate::transport::Transport;
 
@@ -29,11 +34,25 @@ impl<T: Transport> Driver<T> {
         self.tasks.borrow_mut().put_back(woken);
     }
 
-    /// Polls a handler that has been woken, unless its call has ended.
+    /// Polls a handler that its waker has queued, unless its call has ended.
     pub(super) fn resume(&self, index: u32) {
-        let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else {
-            return;
-        };
+        let unparked = self.tasks.borrow_mut().unpark_queued(index);
+        if let Some((key, task, waker)) = unparked {
+            self.poll_task(key, task, waker);
+        }
+    }
+
+    /// Polls the handler that reads the message which has just arrived, and sends what it answers.
+    pub(super) fn resume_reader(&self, stream: StreamKey, key: TaskKey) {
+        self.ready.enter();
+        let unparked = self.tasks.borrow_mut().unpark(key);
+        if let Some((key, task, waker)) = unparked {
+            self.poll_task(key, task, waker);
+        }
+        self.look_after_reader(stream);
+    }
+
+    fn poll_task(&self, key: TaskKey, task: Task, waker: Waker) {
         let method = task.call.served.method;
         let Some(handler) = self.methods.borrow().handler(method).cloned() else {
             return;

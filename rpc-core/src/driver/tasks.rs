@@ -42,7 +42,7 @@ pub(crate) struct Task {
 
 /// Index of an entry in [`Tasks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TaskKey(u32);
+pub(crate) struct TaskKey(pub(super) u32);
 
 /// The tasks of one poller.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Tasks {
     pub(crate) fn link_of(&mut self, index: u32) -> Option<LinkKey> {
         let cell = &mut self.cells[index as usize];
         if cell.parked.is_none() {
-            // As in `unpark`.
+            // As in `unpark_queued`.
             cell.signal.queued.swap(false, Ordering::AcqRel);
         }
         cell.parked.as_ref().map(|task| task.call.link)
@@ -175,18 +175,31 @@ impl Tasks {
         Some(link)
     }
 
-    /// Resumes a woken task. Returns `None` if the task has ended in the meantime.
-    pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
+    /// Resumes a task that its waker has queued. Returns `None` if the task has ended in the meantime.
+    pub(crate) fn unpark_queued(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
         let cell = &mut self.cells[index as usize];
         // Cleared before the future is polled, so that a wake from now on queues the task again. A
         // thread that found the task already queued has not queued it again. This swap reads the
         // flag that it set, so the poll sees the writes that preceded that wake. With a plain store
         // the poll could read older values, and the wake would be lost.
         cell.signal.queued.swap(false, Ordering::AcqRel);
+        self.unpark(TaskKey(index))
+    }
+
+    /// Resumes a task without its waker. If the waker has queued the task as well, it is resumed once
+    /// more from there, and sees what the waking thread wrote.
+    pub(crate) fn unpark(&mut self, key: TaskKey) -> Option<(TaskKey, Task, Waker)> {
+        let cell = &mut self.cells[key.0 as usize];
         let task = cell.parked.take()?;
         self.parked -= 1;
         let waker = cell.waker.take()?;
-        Some((TaskKey(index), task, waker))
+        Some((key, task, waker))
+    }
+
+    /// Returns the waker of a task that is not being polled.
+    #[inline]
+    pub(crate) fn waker(&self, key: TaskKey) -> Option<&Waker> {
+        self.cells[key.0 as usize].waker.as_ref()
     }
 
     /// Takes the parked task whose deadline has passed, if it is still parked.
@@ -310,7 +323,7 @@ mod tests {
         .unwrap();
         let ready = tasks.take_ready().unwrap();
         assert_eq!(ready.len(), 1);
-        let (key, task, waker) = tasks.unpark(ready[0]).unwrap();
+        let (key, task, waker) = tasks.unpark_queued(ready[0]).unwrap();
         tasks.put_back(ready);
         waker.wake_by_ref();
         tasks.park(key, waker, task);
@@ -371,7 +384,7 @@ mod tests {
                 continue;
             };
             for &index in &ready {
-                if let Some((key, task, waker)) = tasks.unpark(index) {
+                if let Some((key, task, waker)) = tasks.unpark_queued(index) {
                     seen.store(written.load(Ordering::Relaxed), Ordering::Relaxed);
                     tasks.park(key, waker, task);
                 }

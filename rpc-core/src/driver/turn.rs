@@ -18,19 +18,27 @@ use std::cell::Cell;
 
 use super::call_table::{Response, ResponseFrame, ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
+use super::link_streams::StreamKey;
+use super::streams::{OwnFutures, Reader};
+use super::tasks::TaskKey;
 use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
-use crate::stream::core::wake_all;
-use crate::stream::inbound::ReaderWake;
+use crate::stream::wakers::wake_all;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
 /// The flags after which the link may have a control frame to send.
 const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
 
-/// A request whose header has been validated and accounted, in its receive slot.
-pub(super) type ReceivedRequest<B> = (LinkKey, FrameHeader, B);
+/// What an event leaves to do, now that nothing is borrowed.
+pub(super) enum Arrival<B> {
+    Handled,
+    /// A request whose header has been validated and accounted, in its receive slot.
+    Request(LinkKey, FrameHeader, B),
+    /// The handler that waited for a message of this stream. The stream is to be looked at, too.
+    Reader(LinkKey, StreamKey, TaskKey),
+}
 
 impl<T: Transport> Driver<T> {
     /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
@@ -57,6 +65,7 @@ impl<T: Transport> Driver<T> {
             // Messages that the application has sent since the last turn, as its calls do at once.
             self.look_at_streams();
         }
+        let any_woken = any_ready && self.ready.has_any();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         state.flush();
@@ -64,7 +73,7 @@ impl<T: Transport> Driver<T> {
             Some(event) => Some(event),
             // Most turns of a busy poller end here. Their duration is a part of every response's
             // latency, because a frame that arrives just after a poll waits for the next one.
-            None if !state.has_deferred_work() && !any_ready => {
+            None if !state.has_deferred_work() && !any_woken => {
                 self.was_busy.set(false);
                 return false;
             }
@@ -112,10 +121,12 @@ impl<T: Transport> Driver<T> {
         }
         if expects_more {
             self.serve_in_turn(first);
-        } else if let Some(event) = first
-            && let Some((link, header, buf)) = self.handle(event)
-        {
-            self.serve_received(link, &header, buf);
+        } else if let Some(event) = first {
+            match self.handle(event) {
+                Arrival::Handled => {}
+                Arrival::Request(link, header, buf) => self.serve_received(link, &header, buf),
+                Arrival::Reader(_, stream, task) => self.resume_reader(stream, task),
+            }
         }
         if self.ready.has_any() {
             self.resume_woken();
@@ -135,9 +146,9 @@ impl<T: Transport> Driver<T> {
         has_work
     }
 
-    /// Handles an event. Returns the request that it brought, if it did.
+    /// Handles an event. Returns what it leaves to do.
     #[inline(always)]
-    pub(super) fn handle(&self, event: Event<T::RecvBuf>) -> Option<ReceivedRequest<T::RecvBuf>> {
+    pub(super) fn handle(&self, event: Event<T::RecvBuf>) -> Arrival<T::RecvBuf> {
         match event {
             Event::Received { connection, buf } => return self.receive(connection, buf),
             Event::Accepted {
@@ -153,18 +164,18 @@ impl<T: Transport> Driver<T> {
             Event::Closed { connection, reason } => self.close(connection, reason),
             Event::RoomWanted(wanted) => self.make_room(*wanted),
         }
-        None
+        Arrival::Handled
     }
 
-    /// Checks a frame and routes it: a response to its call. Returns a request.
+    /// Checks a frame and routes it: a response to its call. Returns what it leaves to do.
     #[inline(always)]
-    fn receive(&self, id: ConnectionId, buf: T::RecvBuf) -> Option<ReceivedRequest<T::RecvBuf>> {
+    fn receive(&self, id: ConnectionId, buf: T::RecvBuf) -> Arrival<T::RecvBuf> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let Some((key, link)) = state.open_link(id) else {
             // This side has closed the connection, but the peer has not noticed yet.
             state.release_slot(buf);
-            return None;
+            return Arrival::Handled;
         };
         let checked = match FrameHeader::parse(buf.as_ref()) {
             Ok((header, ..)) => link.connection.handle_header(&header).map(|()| header),
@@ -174,7 +185,7 @@ impl<T: Transport> Driver<T> {
             Ok(header) => header,
             Err(error) => {
                 state.close_for_violation(key, buf, error);
-                return None;
+                return Arrival::Handled;
             }
         };
         if header.flags.intersects(RARE_FLAGS) {
@@ -182,7 +193,7 @@ impl<T: Transport> Driver<T> {
         }
         let is_stream = header.flags.contains(Flags::STREAM);
         match header.kind {
-            FrameKind::Request if !is_stream => Some((key, header, buf)),
+            FrameKind::Request if !is_stream => Arrival::Request(key, header, buf),
             FrameKind::Response if !is_stream => {
                 let wake = state.complete_call(key, &header, buf);
                 match wake {
@@ -194,7 +205,16 @@ impl<T: Transport> Driver<T> {
                         waker.wake();
                     }
                 }
-                None
+                Arrival::Handled
+            }
+            FrameKind::Message => {
+                let own = OwnFutures {
+                    block_on: &self.block_on_waker,
+                    tasks: &self.tasks.borrow(),
+                };
+                let reader = state.receive_messages(key, &header, buf, &own);
+                drop(borrowed);
+                self.wake_reader(key, reader)
             }
             _ => {
                 drop(borrowed);
@@ -203,33 +223,23 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Routes the frames that unary calls seldom or never have. Returns a request that opens a
-    /// stream.
+    /// Routes the frames that unary calls seldom or never have. Returns what they leave to do: a
+    /// request that opens a stream, or the handler that reads a message.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
         key: LinkKey,
         header: FrameHeader,
         buf: T::RecvBuf,
-    ) -> Option<ReceivedRequest<T::RecvBuf>> {
+    ) -> Arrival<T::RecvBuf> {
         self.ready.enter();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         match header.kind {
-            FrameKind::Message => {
-                let own = self.block_on_waker.waker();
-                let reader = state.receive_messages(key, &header, buf, own);
-                drop(borrowed);
-                match reader {
-                    None => {}
-                    Some(ReaderWake::Own) => self.block_on_waker.wake(),
-                    Some(ReaderWake::Other(reader)) => wake_all([reader]),
-                }
-            }
             FrameKind::Request => {
                 let spec = self.methods.borrow().spec(header.selector);
                 match state.accept_stream(key, &header, spec) {
-                    Ok(()) => return Some((key, header, buf)),
+                    Ok(()) => return Arrival::Request(key, header, buf),
                     Err(error) => state.close_for_violation(key, buf, error),
                 }
             }
@@ -246,7 +256,8 @@ impl<T: Transport> Driver<T> {
                 }
             }
             FrameKind::Acknowledgement => state.release_slot(buf),
-            FrameKind::LongRequest
+            FrameKind::Message
+            | FrameKind::LongRequest
             | FrameKind::LongResponse
             | FrameKind::LongMessage
             | FrameKind::Continuation => {
@@ -254,7 +265,22 @@ impl<T: Transport> Driver<T> {
                 self.receive_long(key, &header, buf);
             }
         }
-        None
+        Arrival::Handled
+    }
+
+    /// Wakes the reader of messages that have arrived on a link. A handler is left to the caller.
+    #[inline(always)]
+    fn wake_reader(&self, link: LinkKey, reader: Reader) -> Arrival<T::RecvBuf> {
+        match reader {
+            Reader::Nobody => {}
+            Reader::BlockOn => self.block_on_waker.wake(),
+            Reader::Handler(stream, task) => return Arrival::Reader(link, stream, task),
+            Reader::Other(waker) => {
+                self.ready.enter();
+                wake_all([waker]);
+            }
+        }
+        Arrival::Handled
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {

@@ -8,6 +8,7 @@ use super::link::{Link, LinkKey};
 use super::request_queue::{QueuedRequest, Taken};
 use super::responses::Started;
 use super::run_queue::{TURN_TIME, Visit};
+use super::turn::Arrival;
 use crate::status::Status;
 use crate::transport::{Event, Transport};
 
@@ -96,15 +97,23 @@ impl<T: Transport> Driver<T> {
     }
 
     fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
-        if let Some((link, header, buf)) = self.handle(event) {
-            let served = self.counters.received(header.selector, || self.clock.now());
-            let request = QueuedRequest {
-                header,
-                served,
-                buf,
-                since: self.looked_at.get(),
-            };
-            self.state.borrow_mut().queue_request(link, request);
+        match self.handle(event) {
+            Arrival::Handled => {}
+            Arrival::Request(link, header, buf) => {
+                let served = self.counters.received(header.selector, || self.clock.now());
+                let request = QueuedRequest {
+                    header,
+                    served,
+                    buf,
+                    since: self.looked_at.get(),
+                };
+                self.state.borrow_mut().queue_request(link, request);
+            }
+            Arrival::Reader(link, stream, task) => {
+                let mut state = self.state.borrow_mut();
+                state.queue_woken(link, task.0);
+                state.streams.queue(stream);
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use crate::metadata::{Metadata, MetadataError};
 use crate::method::MethodSpec;
 use crate::poller::{BlockOnInTurn, LocalPoller};
 use crate::server::admission::ServerAdmission;
-use crate::stream::core::COALESCES;
+use crate::stream::outbound::COALESCES;
 use crate::transport::Admission;
 
 pub use node::Node;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use crate::method::remote::LatestMethods;
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 use crate::transport::ConnectError;
 
 /// The state of a channel's connection to its server. Names and meanings are gRPC's ("gRPC

@@ -16,8 +16,9 @@ use super::permits::CallPermits;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Chunks;
 use crate::method::MethodSpec;
-use crate::stream::core::{StreamCore, wake_all};
+use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
+use crate::stream::wakers::wake_all;
 use crate::transport::CloseReason;
 
 /// A stream to open.

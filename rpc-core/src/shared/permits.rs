@@ -23,7 +23,7 @@ use crate::driver::call_table::LongResponse;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use crate::protocol::frame::ResponseHead;
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 
 /// A call permit: the right to have one call in flight, with its buffer.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use super::wakers::Wakers;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
 use crate::driver::timers::TimerKey;
-use crate::stream::core::wake_all;
 use crate::stream::inbound::StreamEnd;
+use crate::stream::wakers::wake_all;
 use crate::transport::{ConnectError, Transport};
 
 /// How long a stream may wait to be failed while the device cannot be opened: only calls without

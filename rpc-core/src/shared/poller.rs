@@ -36,7 +36,7 @@ use crate::driver::held_permit::HeldPermit;
 use crate::driver::timers::Timers;
 use crate::limits::Waiting;
 use crate::poller::idle::{BusyPoller, Idle};
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
 /// Turns between two checks of the times of attempts to connect, and of the permit queues. Like the

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use super::error::ChannelError;
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 
 /// The progress of a channel's initial connection, over all pollers.
 #[derive(Debug)]

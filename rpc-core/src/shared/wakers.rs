@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use crate::poller::block_on::wake_threads_after;
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 
 /// Callers and turns for which wakes are held at most. They bound what a response waits for the others.
 const MOST_CALLERS: usize = 32;

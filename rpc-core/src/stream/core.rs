@@ -12,8 +12,7 @@
 //! ```
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-#[cfg(feature = "test-util")]
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -22,6 +21,7 @@ use biased_lock::{BiasedGuard, BiasedLock};
 
 use super::inbound::{Inbound, StreamEnd, Taken};
 use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
+use super::wakers::wake_all;
 use crate::call_error::CallError;
 use crate::codec::Chunks;
 
@@ -38,23 +38,7 @@ struct Signal {
     index: u32,
 }
 
-/// Returns whether messages that wait together share a frame: always, but in a measurement.
-#[cfg(not(feature = "test-util"))]
-pub(crate) fn coalesces() -> bool {
-    true
-}
-
-/// Returns whether messages that wait together share a frame.
-#[cfg(feature = "test-util")]
-pub(crate) fn coalesces() -> bool {
-    COALESCES.load(Ordering::Relaxed)
-}
-
-/// Cleared by a measurement of what shared frames are worth.
-#[cfg(feature = "test-util")]
-pub(crate) static COALESCES: AtomicBool = AtomicBool::new(true);
-
-/// How a client's stream takes turns of a poller without a thread of its own
+/// How a client's stream reaches a poller without a thread of its own
 /// ([`LocalPoller`](crate::LocalPoller)).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalTurns {
@@ -62,6 +46,20 @@ pub(crate) struct LocalTurns {
     /// Takes a turn of the poller with this number, if it belongs to this thread and this thread is
     /// not inside a turn. Returns true if it did.
     pub(crate) take: fn(u64) -> bool,
+    /// Sends a message through the poller with this number, if it belongs to this thread and the
+    /// message can be sent at once. Returns true if it was sent.
+    pub(crate) send: fn(u64, &mut LoneMessage<'_>) -> bool,
+}
+
+/// A message that may go alone.
+pub(crate) struct LoneMessage<'a> {
+    pub(crate) core: &'a StreamCore,
+    /// The number of the stream in the driver's table, if it has not ended.
+    pub(crate) index: u32,
+    /// Length in bytes of the encoded message.
+    pub(crate) len: usize,
+    /// Encodes the message into a buffer of this length. Returns false if its length has changed.
+    pub(crate) encode: &'a mut dyn FnMut(&mut [u8]) -> bool,
 }
 
 /// The turns that a stream takes of its poller, if it takes any.
@@ -107,8 +105,13 @@ pub(crate) struct StreamCore {
     state: BiasedLock<StreamState>,
     signal: OnceLock<Signal>,
     turns: Turns,
+    /// A frame has arrived since this side sent a message alone. It only says which way the next one takes,
+    /// and guards nothing.
+    has_heard: AtomicBool,
     /// Length of the longest message that the server's method permits a client to send.
     longest_request: usize,
+    /// The poller has created it for its own thread, whose next stream may have it.
+    is_reusable: bool,
 }
 
 /// Both directions of a stream.
@@ -127,16 +130,13 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
-        Self::with_lock(BiasedLock::new, Turns(None), None)
+        Self::with(BiasedLock::new, false)
     }
 
-    /// Like [`new`](Self::new), for a server whose method limits the messages of its clients.
-    pub(crate) fn of_server(max_request_len: Option<u32>) -> Arc<Self> {
-        Self::with_lock(
-            BiasedLock::favouring_this_thread,
-            Turns(None),
-            max_request_len,
-        )
+    /// Like [`new`](Self::new), for a server whose method limits the messages of its clients. `kept` is
+    /// what an ended stream has left.
+    pub(crate) fn of_server(kept: Option<Arc<Self>>, max_request_len: Option<u32>) -> Arc<Self> {
+        Self::of_this_thread(kept, Turns(None), max_request_len)
     }
 
     /// Returns the length of the longest message that the server's method permits a client to send.
@@ -144,18 +144,30 @@ impl StreamCore {
         self.longest_request
     }
 
-    /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
-    pub(crate) fn of_local_poller(turns: LocalTurns) -> Arc<Self> {
-        Self::with_lock(BiasedLock::favouring_this_thread, Turns(Some(turns)), None)
+    /// Like [`new`](Self::new), for a client whose poller has no thread of its own. `kept` is what an ended
+    /// stream has left.
+    pub(crate) fn of_local_poller(kept: Option<Arc<Self>>, turns: LocalTurns) -> Arc<Self> {
+        Self::of_this_thread(kept, Turns(Some(turns)), None)
     }
 
-    /// `lock` says who is to enter most: the poller that creates the stream, if the application's end is
-    /// probably used on its thread, or nobody.
-    fn with_lock(
-        lock: fn(StreamState) -> BiasedLock<StreamState>,
+    /// The poller that creates the stream is to enter most: the application's end is probably used on its
+    /// thread.
+    fn of_this_thread(
+        kept: Option<Arc<Self>>,
         turns: Turns,
         max_request_len: Option<u32>,
     ) -> Arc<Self> {
+        let new = || Self::with(BiasedLock::favouring_this_thread, true);
+        let mut core = kept.unwrap_or_else(new);
+        // It has been taken or created just now.
+        if let Some(this) = Arc::get_mut(&mut core) {
+            this.turns = turns;
+            this.longest_request = max_request_len.map_or(usize::MAX, |len| len as usize);
+        }
+        core
+    }
+
+    fn with(lock: fn(StreamState) -> BiasedLock<StreamState>, is_reusable: bool) -> Arc<Self> {
         Arc::new(Self {
             state: lock(StreamState {
                 inbound: Inbound::default(),
@@ -164,9 +176,34 @@ impl StreamCore {
                 is_signalled: true,
             }),
             signal: OnceLock::new(),
-            turns,
-            longest_request: max_request_len.map_or(usize::MAX, |len| len as usize),
+            turns: Turns(None),
+            has_heard: AtomicBool::new(false),
+            longest_request: usize::MAX,
+            is_reusable,
         })
+    }
+
+    /// Returns true if the next stream would be served by what this one leaves, now that it has ended.
+    pub(super) fn is_worth_keeping(&self) -> bool {
+        self.is_reusable && {
+            let state = self.lock();
+            state.inbound.has_little_left() && state.outbound.has_nothing_left()
+        }
+    }
+
+    /// Forgets a stream that has ended, but for its memory.
+    pub(super) fn renew(&mut self) {
+        self.signal = OnceLock::new();
+        *self.has_heard.get_mut() = false;
+        let StreamState {
+            inbound,
+            outbound,
+            is_cancelled,
+            is_signalled,
+        } = self.state.get_mut();
+        inbound.renew();
+        outbound.renew();
+        (*is_cancelled, *is_signalled) = (false, true);
     }
 
     #[inline(always)]
@@ -204,11 +241,28 @@ impl StreamCore {
 
     /// Unlocks a state that the application has changed, and tells the driver to look if it has to.
     fn unlock(&self, mut state: BiasedGuard<'_, StreamState>, needs_driver: bool) {
-        let signals = needs_driver && !std::mem::replace(&mut state.is_signalled, true);
+        let signals = needs_driver && !mem::replace(&mut state.is_signalled, true);
         drop(state);
         if signals {
             self.signal();
         }
+    }
+
+    /// Takes the batch that has arrived, into `batch`, whose memory the stream keeps for what arrives
+    /// next. Returns false if something else has arrived: [`poll_take`](Self::poll_take) tells what.
+    #[inline]
+    pub(crate) fn poll_batch(&self, batch: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut state = self.lock();
+        if state.inbound.take_batch(batch) {
+            let needs_driver = state.inbound.needs_driver();
+            self.unlock(state, needs_driver);
+            return Poll::Ready(true);
+        }
+        if !state.inbound.awaits_batch() {
+            return Poll::Ready(false);
+        }
+        state.inbound.wait(batch);
+        register(state, |state| &mut state.inbound.reader, cx)
     }
 
     /// Takes what has arrived, into `batch`, whose memory the stream keeps for what arrives next.
@@ -219,9 +273,8 @@ impl StreamCore {
             self.unlock(state, needs_driver);
             return Poll::Ready(taken);
         }
-        state.inbound.is_reader_waiting = true;
-        let signals =
-            state.inbound.awaits_fetch() && !std::mem::replace(&mut state.is_signalled, true);
+        state.inbound.wait(batch);
+        let signals = state.inbound.awaits_fetch() && !mem::replace(&mut state.is_signalled, true);
         let pending = register(state, |state| &mut state.inbound.reader, cx);
         if signals {
             self.signal();
@@ -274,6 +327,34 @@ impl StreamCore {
                 Poll::Ready(outcome)
             }
         }
+    }
+
+    /// Notes that a frame of the peer has arrived.
+    #[inline]
+    pub(crate) fn note_arrival(&self) {
+        self.has_heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the next message probably is alone.
+    #[inline]
+    pub(super) fn expects_lone_message(&self) -> bool {
+        self.has_heard.load(Ordering::Relaxed)
+    }
+
+    /// Sends a message of `len` bytes, which `encode` writes, without queueing it. Returns false if it
+    /// has to be queued: on another thread than the poller's, or because something waits or lacks.
+    pub(super) fn send_alone(&self, len: usize, encode: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        self.has_heard.store(false, Ordering::Relaxed);
+        let (Some(turns), Some(signal)) = (self.turns.0, self.signal.get()) else {
+            return false;
+        };
+        let mut message = LoneMessage {
+            core: self,
+            index: signal.index,
+            len,
+            encode,
+        };
+        (turns.send)(turns.poller, &mut message)
     }
 
     /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns what fits in a
@@ -342,22 +423,6 @@ impl StreamCore {
     }
 }
 
-/// Calls wakers. They are an executor's code: if one panics, the others must still be called, and the
-/// poller must go on.
-#[inline]
-pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    for waker in wakers {
-        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-            waker_panicked();
-        }
-    }
-}
-
-#[cold]
-fn waker_panicked() {
-    log_limited!(error, "the waker of a task panicked");
-}
-
 /// Registers the waker of a task that has to wait.
 fn register<R>(
     mut state: BiasedGuard<'_, StreamState>,
@@ -380,6 +445,12 @@ impl StreamState {
     /// Notes that the driver looks at the stream now: later work signals again.
     pub(crate) fn begin_look(&mut self) {
         self.is_signalled = false;
+    }
+
+    /// Notes that the driver looks at the stream after its reader has run, so that the reader's messages
+    /// need no signal.
+    pub(crate) fn expect_look(&mut self) {
+        self.is_signalled = true;
     }
 
     /// Returns true if the application has given the call up.
@@ -414,5 +485,11 @@ impl StreamState {
 impl fmt::Debug for StreamCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StreamCore")
+    }
+}
+
+impl fmt::Debug for LoneMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LoneMessage of {} bytes", self.len)
     }
 }

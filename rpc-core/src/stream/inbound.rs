@@ -17,14 +17,12 @@ use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
 use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead, ReceivedLong};
+use super::window::{Window, WindowExceeded};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::ResponseHead;
 
-/// The largest window, unless the initial one is larger.
-const MAX_WINDOW: u32 = 256 * 1024;
-
-/// Memory that an idle stream may keep.
-const KEPT_WHEN_IDLE: usize = 512;
+/// Memory that a stream may keep when it is idle or has ended.
+pub(super) const KEPT_WHEN_IDLE: usize = 512;
 
 /// How a stream's inbound direction has ended.
 #[derive(Debug)]
@@ -91,16 +89,9 @@ pub(crate) type Discarded = (Vec<u8>, VecDeque<LongArrival>, Option<Waker>);
 /// Who has to be woken for the reader.
 #[derive(Debug)]
 pub(crate) enum ReaderWake {
-    /// The future that the poller itself runs.
+    /// The future that the poller itself runs, or the handler that it polls.
     Own,
     Other(Waker),
-}
-
-/// The peer has sent more than its window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WindowExceeded {
-    pub(crate) sent: usize,
-    pub(crate) available: u32,
 }
 
 /// The direction from the peer.
@@ -143,21 +134,6 @@ pub(crate) struct LongArrival {
     behind: Vec<u8>,
 }
 
-/// The bytes that the peer may send.
-#[derive(Debug, Default)]
-struct Window {
-    initial: u32,
-    size: u32,
-    /// Bytes that the peer may still send, according to the grants sent to it.
-    available: u32,
-    /// Bytes that have been taken and not been granted again.
-    owed: u32,
-    /// The peer has used all of the window since the reader last took.
-    was_used_up: bool,
-    /// The reader has waited for messages since it last took some: it keeps up.
-    reader_waits: bool,
-}
-
 impl LongArrival {
     fn is_under_way_as(&self, transfer: u32) -> bool {
         self.transfer == transfer && self.message.is_none()
@@ -188,6 +164,7 @@ impl Inbound {
             None => &mut self.arrived,
             Some(long) => &mut long.behind,
         };
+        batch.reserve(len);
         if form == MessageForm::One {
             push_prefix(batch, body.len());
         }
@@ -321,45 +298,70 @@ impl Inbound {
         if waits { self.reader.take() } else { None }
     }
 
-    /// Like [`wake_reader`](Self::wake_reader), by the poller whose own waker is `own`. If that is the
-    /// reader's waker, it stays: it needs neither to be cloned for the next time nor to be called.
-    pub(crate) fn wake_reader_by(&mut self, own: &Waker) -> Option<ReaderWake> {
-        let is_own = self
-            .reader
-            .as_ref()
-            .is_some_and(|reader| reader.will_wake(own));
-        if is_own && mem::take(&mut self.is_reader_waiting) {
-            return Some(ReaderWake::Own);
+    /// Like [`wake_reader`](Self::wake_reader), by the poller that polls the reader itself if
+    /// its waker is `own`. That waker stays: it needs neither to be cloned for the next time nor to be
+    /// called.
+    #[inline(always)]
+    pub(crate) fn wake_reader_by(&mut self, own: Option<&Waker>) -> Option<ReaderWake> {
+        if !mem::take(&mut self.is_reader_waiting) {
+            return None;
         }
-        self.wake_reader().map(ReaderWake::Other)
+        match (&self.reader, own) {
+            (Some(reader), Some(own)) if reader.will_wake(own) => Some(ReaderWake::Own),
+            _ => self.reader.take().map(ReaderWake::Other),
+        }
     }
 
-    pub(super) fn take(&mut self, batch: &mut Vec<u8>) -> Option<Taken> {
+    /// Takes the batch that has arrived, if there is one.
+    #[inline]
+    pub(super) fn take_batch(&mut self, batch: &mut Vec<u8>) -> bool {
         batch.clear();
-        if !self.arrived.is_empty() {
-            mem::swap(&mut self.arrived, batch);
-            if self.arrived.capacity() == 0 {
-                mem::swap(&mut self.arrived, &mut self.spare);
-            }
-            self.window.took(batch.len());
-            return Some(Taken::Batch);
+        if self.arrived.is_empty() {
+            return false;
         }
-        // The stream keeps the memory, so that the driver can free it if the stream is idle.
+        mem::swap(&mut self.arrived, batch);
+        if self.arrived.capacity() == 0 {
+            mem::swap(&mut self.arrived, &mut self.spare);
+        }
+        self.window.took(batch.len());
+        true
+    }
+
+    /// Returns true if nothing but a batch can be next, as far as is known.
+    #[inline]
+    pub(super) fn awaits_batch(&self) -> bool {
+        self.long.is_empty() && !self.has_ended
+    }
+
+    /// Notes that the reader waits. `batch` is empty.
+    #[inline]
+    pub(super) fn wait(&mut self, batch: &mut Vec<u8>) {
+        self.keep_memory(batch);
+        self.window.reader_waits = true;
+        self.is_reader_waiting = true;
+    }
+
+    /// Takes the memory of an empty batch, so that the driver can free it if the stream is idle.
+    #[inline]
+    fn keep_memory(&mut self, batch: &mut Vec<u8>) {
         if self.arrived.capacity() == 0 {
             mem::swap(&mut self.arrived, batch);
         } else if self.spare.capacity() == 0 {
             mem::swap(&mut self.spare, batch);
         }
+    }
+
+    pub(super) fn take(&mut self, batch: &mut Vec<u8>) -> Option<Taken> {
+        if self.take_batch(batch) {
+            return Some(Taken::Batch);
+        }
+        self.keep_memory(batch);
         if !self.long.is_empty() {
             return self.take_long();
         }
         match self.end.take() {
             Some(end) => Some(Taken::End(end)),
-            None if self.has_ended => Some(Taken::Nothing),
-            None => {
-                self.window.reader_waits = true;
-                None
-            }
+            None => self.has_ended.then_some(Taken::Nothing),
         }
     }
 
@@ -368,7 +370,6 @@ impl Inbound {
     fn take_long(&mut self) -> Option<Taken> {
         let is_complete = self.long.front().is_some_and(|long| long.message.is_some());
         if !is_complete {
-            self.window.reader_waits = true;
             return None;
         }
         let long = self.long.pop_front()?;
@@ -435,36 +436,52 @@ impl Inbound {
         self.owes_grant().then(|| self.take_grant())
     }
 
+    /// Returns true if an ended stream holds little memory, and none of a connection, whatever its reader
+    /// has not taken.
+    pub(super) fn has_little_left(&self) -> bool {
+        let body = match &self.end {
+            Some(StreamEnd::Response { body, .. }) => match body {
+                ResponseBody::Short(body) => body.capacity(),
+                ResponseBody::Long { .. } => return false,
+            },
+            Some(StreamEnd::HalfClosed | StreamEnd::Failed(_)) | None => 0,
+        };
+        let metadata = self.metadata.as_ref().map_or(0, Vec::capacity);
+        let batches = [self.arrived.capacity(), self.spare.capacity()];
+        let is_little = |capacity: usize| capacity <= KEPT_WHEN_IDLE;
+        self.long.is_empty() && [body, metadata].into_iter().chain(batches).all(is_little)
+    }
+
+    /// Forgets everything, but keeps the memory.
+    pub(super) fn renew(&mut self) {
+        let Self {
+            arrived,
+            long,
+            spare,
+            window,
+            metadata,
+            has_begun,
+            end,
+            has_ended,
+            is_discarded,
+            is_cut,
+            reader,
+            is_reader_waiting,
+        } = self;
+        arrived.clear();
+        spare.clear();
+        long.clear();
+        *window = Window::default();
+        (*metadata, *end, *reader) = (None, None, None);
+        (*has_begun, *has_ended, *is_reader_waiting) = (false, false, false);
+        (*is_discarded, *is_cut) = (false, false);
+    }
+
     /// Frees the memory of a stream that has been idle.
     pub(crate) fn trim(&mut self) {
         if self.arrived.is_empty() && self.arrived.capacity() > KEPT_WHEN_IDLE {
             self.arrived = Vec::new();
         }
         self.spare = Vec::new();
-    }
-}
-
-impl Window {
-    fn consume(&mut self, len: usize) -> Result<(), WindowExceeded> {
-        let exceeded = WindowExceeded {
-            sent: len,
-            available: self.available,
-        };
-        let len = u32::try_from(len).map_err(|_| exceeded)?;
-        self.available = self.available.checked_sub(len).ok_or(exceeded)?;
-        // The next batch may not fit.
-        self.was_used_up |= self.available < self.size / 4;
-        Ok(())
-    }
-
-    fn took(&mut self, len: usize) {
-        self.owed += len as u32;
-        let was_used_up = mem::take(&mut self.was_used_up);
-        let keeps_up = mem::take(&mut self.reader_waits);
-        if was_used_up && keeps_up && self.size < MAX_WINDOW {
-            let growth = self.size.min(MAX_WINDOW - self.size);
-            self.size += growth;
-            self.owed += growth;
-        }
     }
 }

@@ -16,7 +16,7 @@
 //! - A *batch* is a sequence of encoded messages with a length before each (`batch.rs`). Both ends of
 //!   the application encode and decode without the lock of the core, and take it once per batch. A
 //!   linked [`Sender`](sender::Sender) takes it once per message, because nothing polls it between
-//!   two messages.
+//!   two messages. A message that is probably alone passes neither a batch nor a chunk (`alone.rs`).
 //! - A *chunk* becomes the body of one frame. Messages that wait together share a chunk, and a
 //!   message that is alone leaves alone. Nothing waits for a timer.
 //!
@@ -45,10 +45,12 @@
 //! | a client's message does not fit in a frame | the call, which fails on the client and is cancelled |
 //! | a message cannot be decoded | on a client the call, which is cancelled; in a handler only what it reads |
 
+pub(crate) mod alone;
 pub(crate) mod batch;
 pub(crate) mod core;
 pub(crate) mod from_fn;
 pub(crate) mod inbound;
+pub(crate) mod kept;
 pub(crate) mod long;
 pub(crate) mod outbound;
 pub(crate) mod pump;
@@ -57,6 +59,8 @@ pub(crate) mod responses;
 pub(crate) mod sender;
 pub(crate) mod source;
 pub(crate) mod streaming;
+pub(crate) mod wakers;
+pub(crate) mod window;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,12 @@
 
 use std::collections::VecDeque;
 use std::mem;
+#[cfg(feature = "test-util")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN};
+use super::inbound::KEPT_WHEN_IDLE;
 use super::long::LONG_MESSAGE_CHARGE;
 use crate::codec::Chunks;
 use crate::limits::MessageLimit;
@@ -33,6 +36,25 @@ const QUEUED_FRAMES: usize = 4;
 
 /// Empty chunks that are kept.
 const SPARE_CHUNKS: usize = 4 * QUEUED_FRAMES;
+
+/// Returns whether messages that wait together share a frame: always, but in a measurement.
+#[cfg(not(feature = "test-util"))]
+pub(crate) fn coalesces() -> bool {
+    true
+}
+
+/// Returns whether messages that wait together share a frame.
+#[cfg(feature = "test-util")]
+pub(crate) fn coalesces() -> bool {
+    COALESCES.load(Ordering::Relaxed)
+}
+
+/// Cleared by a measurement of what shared frames are worth.
+#[cfg(feature = "test-util")]
+pub(crate) static COALESCES: AtomicBool = AtomicBool::new(true);
+
+/// Empty chunks that are kept when the call has ended, for the next stream.
+const KEPT_AT_END: usize = 2;
 
 /// The result of queueing messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,12 +219,14 @@ impl Outbound {
     /// Ends this direction: what waits is discarded. Returns the waker of the sender.
     pub(super) fn end(&mut self) -> Option<Waker> {
         self.has_ended = true;
-        let left = mem::take(&mut self.chunks).into_iter();
-        self.left.extend(left.filter_map(|chunk| match chunk {
-            Chunk::Batch { .. } => None,
-            Chunk::Long(message) => Some(*message),
-        }));
-        self.spare = Vec::new();
+        for chunk in self.chunks.drain(..) {
+            if let Chunk::Long(message) = chunk {
+                self.left.push(*message);
+            }
+        }
+        self.spare.truncate(KEPT_AT_END);
+        self.spare
+            .retain(|batch| batch.capacity() <= KEPT_WHEN_IDLE);
         self.queued = 0;
         self.metadata = None;
         self.sender.take()
@@ -217,6 +241,45 @@ impl Outbound {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Returns true if a message of `len` bytes may be sent now without being queued.
+    pub(crate) fn may_pass(&self, len: usize) -> bool {
+        let is_idle = self.is_empty() && !self.is_closed && !self.has_ended;
+        is_idle && PREFIX_LEN + len <= self.window as usize
+    }
+
+    /// Notes that a message of `len` bytes, which [may pass](Self::may_pass), is sent.
+    pub(crate) fn pass(&mut self, len: usize) {
+        self.window -= (PREFIX_LEN + len) as u32;
+    }
+
+    /// Returns the length of the message that waits, if it is the only one, may be sent now, and nothing
+    /// else is to be sent or to be woken.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<usize> {
+        let is_plain = self.metadata.is_none() && !self.is_closed && !self.has_ended;
+        let (1, true, None) = (self.chunks.len(), is_plain, &self.sender) else {
+            return None;
+        };
+        match self.chunks.front() {
+            Some(Chunk::Batch { bytes, count: 1 }) if bytes.len() <= self.window as usize => {
+                Some(bytes.len() - PREFIX_LEN)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes the [only](Self::only) message, which is then sent.
+    #[inline]
+    pub(crate) fn write_only(&mut self, out: &mut [u8]) {
+        if let Some(Chunk::Batch { mut bytes, .. }) = self.chunks.pop_front() {
+            self.window -= bytes.len() as u32;
+            self.queued = 0;
+            out.copy_from_slice(&bytes[PREFIX_LEN..]);
+            bytes.clear();
+            self.spare.push(bytes);
         }
     }
 
@@ -337,6 +400,36 @@ impl Outbound {
     #[cfg(test)]
     pub(super) fn queued(&self) -> usize {
         self.queued
+    }
+
+    /// Returns true if a call that has ended has left no message.
+    pub(super) fn has_nothing_left(&self) -> bool {
+        self.chunks.is_empty() && self.left.is_empty()
+    }
+
+    /// Forgets everything about a call that has ended, but keeps the memory.
+    pub(super) fn renew(&mut self) {
+        let Self {
+            chunks,
+            spare: _,
+            queued,
+            frame_room,
+            coalesces,
+            longest_message,
+            window,
+            metadata,
+            is_closed,
+            has_sent_close,
+            has_ended,
+            left,
+            sender,
+        } = self;
+        chunks.clear();
+        left.clear();
+        (*queued, *frame_room, *window) = (0, 0, 0);
+        (*coalesces, *longest_message) = (false, MessageLimit::default());
+        (*metadata, *sender) = (None, None);
+        (*is_closed, *has_sent_close, *has_ended) = (false, false, false);
     }
 
     /// Frees the memory of a stream that has been idle.

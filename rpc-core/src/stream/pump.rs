@@ -150,6 +150,7 @@ impl Batcher {
         if len > room.bytes {
             return Ok(Added::Long);
         }
+        self.batch.reserve(PREFIX_LEN + len);
         push_prefix(&mut self.batch, len);
         self.batch.resize(end, 0);
         let unfinished = Unfinished {
@@ -348,6 +349,15 @@ impl<M> Engine<M> {
         Ok(())
     }
 }
+
+/// The future that sends a client's request stream.
+pub(crate) trait RequestPump: Future<Output = ()> + Send {
+    /// Returns true if it has nothing left to do, although the request stream has not ended.
+    fn is_idle(&self) -> bool;
+}
+
+/// A [`RequestPump`], whatever the stream is.
+pub(crate) type PumpFuture = Pin<Box<dyn RequestPump>>;
 
 pin_project! {
     /// Sends the messages of a client's request stream, then half-closes. `Q` encodes them.

@@ -2,14 +2,16 @@
 //! sends it.
 
 use std::any::Any;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
+use pin_project_lite::pin_project;
 
 use super::core::StreamCore;
-use super::pump::{Pump, PumpError};
+use super::pump::{Pump, PumpError, PumpFuture, RequestPump};
 use super::sender::Messages;
-use super::streaming::PumpFuture;
 use crate::codec::Codec;
 use crate::message::Request;
 
@@ -55,6 +57,28 @@ impl<S: Stream + Send + 'static> IntoStreamingRequest for Request<S> {
     }
 }
 
+pin_project! {
+    /// Sends a stream that it has to poll until its end.
+    struct PolledStream<F> {
+        #[pin]
+        sent: F,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for PolledStream<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().sent.poll(cx)
+    }
+}
+
+impl<F: Future<Output = ()> + Send> RequestPump for PolledStream<F> {
+    fn is_idle(&self) -> bool {
+        false
+    }
+}
+
 /// Returns the future that sends a request stream and half-closes, for
 /// [`Streaming::attach_pump`](super::streaming::Streaming::attach_pump). If the stream cannot be
 /// sent, the future fails the call.
@@ -71,11 +95,12 @@ where
     {
         return Box::pin(messages.link::<Q>(core));
     }
-    Box::pin(async move {
+    let sent = async move {
         let Some(stream) = stream else { return };
         let sent = Pump::<Q, St>::new(Arc::clone(&core), stream).await;
         if let Some(error) = sent.err().and_then(PumpError::into_call_error) {
             core.fail(error);
         }
-    })
+    };
+    Box::pin(PolledStream { sent })
 }

@@ -24,8 +24,9 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 use biased_lock::{BiasedGuard, BiasedLock};
 use futures_core::Stream;
 
+use super::alone;
 use super::core::StreamCore;
-use super::pump::{Added, Batcher, PumpError};
+use super::pump::{Added, Batcher, PumpError, RequestPump};
 use crate::codec::Codec;
 use crate::limits::{Direction, LengthLimit};
 
@@ -160,6 +161,9 @@ fn push<Q: Codec<T>, T>(
         queue.drain(..count);
     }
     if let Some(message) = message {
+        if alone::send::<Q, T>(&link.core, room, message) {
+            return Poll::Ready(Ok(()));
+        }
         link.batcher.clear();
         if link.batcher.add::<Q, T>(room, message)? == Added::Long {
             ready!(
@@ -310,7 +314,12 @@ impl<T> Drop for Sender<T> {
 
 /// Messages that a call has taken over. The future completes when all have been sent and the sender
 /// has been dropped.
-pub(super) struct LinkedMessages<T>(Messages<T>);
+pub(super) struct LinkedMessages<T> {
+    messages: Messages<T>,
+    /// Those that waited before the call have been sent. The sender sends the others by itself, and
+    /// half-closes.
+    is_idle: bool,
+}
 
 impl<T: Send + 'static> Messages<T> {
     /// Links the sender to a call. `Q` encodes its messages.
@@ -327,15 +336,19 @@ impl<T: Send + 'static> Messages<T> {
         if let Some(sender) = sender {
             sender.wake();
         }
-        LinkedMessages(self)
+        LinkedMessages {
+            messages: self,
+            is_idle: false,
+        }
     }
 }
 
 impl<T> Future for LinkedMessages<T> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let shared = &self.0.shared;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let shared = &this.messages.shared;
         let mut state = shared.lock();
         if state.end.is_some() {
             return Poll::Ready(());
@@ -353,12 +366,26 @@ impl<T> Future for LinkedMessages<T> {
                 }
                 return Poll::Ready(());
             }
-            Some(_) | None => {}
+            Some(Poll::Ready(Ok(()))) => {
+                // Nothing is to be woken any more.
+                let receiver = state.receiver.take();
+                drop(state);
+                drop(receiver);
+                this.is_idle = true;
+                return Poll::Pending;
+            }
+            Some(Poll::Pending) | None => {}
         }
         let replaced = state.receiver.replace(cx.waker().clone());
         drop(state);
         drop(replaced);
         Poll::Pending
+    }
+}
+
+impl<T: Send> RequestPump for LinkedMessages<T> {
+    fn is_idle(&self) -> bool {
+        self.is_idle
     }
 }
 

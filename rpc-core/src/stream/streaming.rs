@@ -15,6 +15,7 @@ use super::batch::{Decode, next_message};
 use super::core::StreamCore;
 use super::inbound::{ResponseBody, StreamEnd, Taken};
 use super::long::ReceivedLong;
+use super::pump::PumpFuture;
 use super::source::{Items, MessageSource, Source, panicked};
 use crate::call_error::CallError;
 use crate::codec::DecodeError;
@@ -26,9 +27,6 @@ use crate::status::Status;
 
 /// What a client's stream keeps alive besides itself.
 pub(crate) type KeepAlive = Arc<dyn Any + Send + Sync>;
-
-/// The future that sends a client's request stream.
-pub(crate) type PumpFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The messages that a stream receives: a client's responses, or a handler's requests.
 ///
@@ -63,6 +61,8 @@ pub struct Streaming<T> {
     longest: usize,
     /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
     pump: Option<Mutex<PumpFuture>>,
+    /// The pump has something to do. One that has not stays until the end, because a sender ends with it.
+    is_pumping: bool,
     /// Metadata or error with which the stream has ended. One that has a source has ended as far as a
     /// connection is concerned, so the source is looked at there only.
     end: Option<Result<Metadata, CallError>>,
@@ -109,6 +109,7 @@ impl<T> Streaming<T> {
             side,
             longest,
             pump: None,
+            is_pumping: false,
             end: None,
             source: None,
             _kept: None,
@@ -146,6 +147,7 @@ impl<T> Streaming<T> {
     /// Adds the future that sends the request stream. It is polled with the stream.
     pub(crate) fn attach_pump(&mut self, pump: PumpFuture) {
         self.pump = Some(Mutex::new(pump));
+        self.is_pumping = true;
     }
 
     /// Waits, on a client, until the server has begun to respond. Returns its initial metadata. The
@@ -281,12 +283,23 @@ impl<T> Streaming<T> {
         turns.poll(cx, |cx| self.take_batch(cx))
     }
 
+    // Always inlined: most messages that are alone are read here, and each read ends here with a wait.
+    #[inline(always)]
     fn take_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         if self.end.is_some() {
             return Poll::Ready(Ok(false));
         }
         self.poll_pump(cx);
         self.at = 0;
+        if ready!(self.core.poll_batch(&mut self.batch, cx)) {
+            return Poll::Ready(Ok(true));
+        }
+        self.take_other(cx)
+    }
+
+    /// Takes a long message or the end.
+    #[inline(never)]
+    fn take_other(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::Batch => return Poll::Ready(Ok(true)),
             Taken::Long(long) => {
@@ -351,16 +364,28 @@ impl<T> Streaming<T> {
 
     #[inline]
     fn poll_pump(&mut self, cx: &mut Context<'_>) {
-        if let Some(mut pump) = self.pump.take() {
-            let future = pump.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // The application's stream may panic.
-            let guard = CancelOnPanic(&self.core);
-            let polled = future.as_mut().poll(cx);
-            mem::forget(guard);
-            if polled.is_pending() {
-                self.pump = Some(pump);
-            }
+        if self.is_pumping {
+            self.is_pumping = self.pump(cx);
         }
+    }
+
+    /// Polls the pump. Returns true if it has something left to do.
+    fn pump(&mut self, cx: &mut Context<'_>) -> bool {
+        // It is dropped if it panics.
+        let Some(mut pump) = self.pump.take() else {
+            return false;
+        };
+        let future = pump.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // The application's stream may panic.
+        let guard = CancelOnPanic(&self.core);
+        let polled = future.as_mut().poll(cx);
+        mem::forget(guard);
+        if polled.is_ready() {
+            return false;
+        }
+        let is_idle = future.is_idle();
+        self.pump = Some(pump);
+        !is_idle
     }
 
     /// Returns the error of a message that is longer than the method permits.

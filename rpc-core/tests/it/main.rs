@@ -39,6 +39,7 @@ mod shedding;
 mod shutdown;
 mod stats;
 mod streams;
+mod streams_alone;
 mod streams_client;
 mod streams_long;
 mod streams_overload;

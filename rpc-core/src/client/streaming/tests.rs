@@ -53,7 +53,7 @@ impl OpenStream for TestChannel {
 
     fn new_core(&self) -> Arc<StreamCore> {
         match self.turns {
-            Some(turns) => StreamCore::of_local_poller(turns),
+            Some(turns) => StreamCore::of_local_poller(None, turns),
             None => StreamCore::new(),
         }
     }
@@ -305,7 +305,11 @@ fn a_call_outside_its_pollers_turns_takes_one_and_wakes_itself() {
         TAKEN.get() != 2
     };
     let channel = TestChannel {
-        turns: Some(LocalTurns { poller: 7, take }),
+        turns: Some(LocalTurns {
+            poller: 7,
+            take,
+            send: |_, _| false,
+        }),
         ..TestChannel::default()
     };
     let request = Request::new(Vec::new());

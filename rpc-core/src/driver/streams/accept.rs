@@ -36,19 +36,17 @@ impl<T: Transport> State<T> {
         if self.links[link.index()].streams.served.contains_key(&call) {
             return Err(ProtocolError::DuplicateCall { call });
         }
-        let core = StreamCore::of_server(spec.and_then(|spec| spec.max_request_len));
+        let longest = spec.and_then(|spec| spec.max_request_len);
+        let core = StreamCore::of_server(self.streams.kept.take(), longest);
         let phase = Phase::Serving(Serving {
             call,
             served: None,
             task: None,
             answer: None,
         });
-        let key = self.streams.insert(Stream::new(
-            Arc::clone(&core),
-            link,
-            phase,
-            spec.and_then(|spec| spec.max_request_len),
-        ));
+        let key = self
+            .streams
+            .insert(Stream::new(Arc::clone(&core), link, phase, longest));
         let sizes = self.stream_sizes(link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
         let _ = core.attach(self.signals.clone(), key.0, sizes);
@@ -59,7 +57,7 @@ impl<T: Transport> State<T> {
         }
         drop(state);
         let entry = &mut self.links[link.index()];
-        entry.streams.served.insert(call, key);
+        entry.streams.begin_served(call, key);
         entry.streams.open += 1;
         self.counters.streams.opened.add(1);
         Ok(())

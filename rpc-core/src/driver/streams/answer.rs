@@ -11,7 +11,7 @@ use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::service::handler::Served;
 use crate::stats::ServedCall;
 use crate::status::Status;
-use crate::stream::core::wake_all;
+use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {

@@ -11,8 +11,8 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
 use crate::stats::CalledStream;
 use crate::status::Status;
-use crate::stream::core::wake_all;
 use crate::stream::inbound::{ResponseBody, StreamEnd};
+use crate::stream::wakers::wake_all;
 use crate::transport::{CloseReason, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -266,6 +266,7 @@ impl<T: Transport> State<T> {
                 }
             }
         }
+        self.streams.kept.keep(stream.core);
         if link.connection.streams() < link.connection.max_streams()
             && let Some(next) = link.streams.awaiting_room.pop_front()
         {

@@ -10,6 +10,7 @@
 //! | `receive.rs` | messages arrive, and grants of the peer |
 //! | `long.rs`, `long_receive.rs` | messages that do not fit in a frame, in their order |
 //! | `look.rs` | what a stream needs is done: messages are sent, its window is granted, its answer goes out |
+//! | `alone.rs` | a message that is alone goes straight to a frame |
 //! | `answer.rs` | server: the outcome of a handler waits until all of its messages have been sent |
 //! | `control.rs` | grants and cancels of many streams and calls share a control frame |
 //! | `end.rs` | a response, a deadline, a cancel or the end of the connection ends a stream |
@@ -19,6 +20,7 @@
 //! holds no receive.
 
 mod accept;
+mod alone;
 mod answer;
 mod cancel;
 mod control;
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 pub(crate) use self::open::StreamCapacity;
+pub(super) use self::receive::{OwnFutures, Reader};
 pub(crate) use super::handle::StreamRequest;
 use super::link::LinkKey;
 use super::link_streams::{LinkStreams, StreamKey};
@@ -47,6 +50,7 @@ use crate::protocol::frame::CallId;
 use crate::stats::{CalledStream, ServedCall};
 use crate::status::Status;
 use crate::stream::core::StreamCore;
+use crate::stream::kept::KeptCores;
 
 /// Streams whose memory a check frees if they were idle.
 const TRIMMED_PER_CHECK: usize = 256;
@@ -65,6 +69,8 @@ pub(crate) struct Streams {
     next_trimmed: usize,
     /// Empty, kept for its memory.
     signalled: Vec<u32>,
+    /// What streams that have ended leave for the next ones.
+    pub(super) kept: KeptCores,
     /// Streams with long messages that get no memory.
     refused: VecDeque<(StreamKey, Status)>,
 }

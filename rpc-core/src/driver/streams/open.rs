@@ -15,9 +15,10 @@ use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Chunks;
 use crate::protocol::frame::{CallId, Flags, FrameKind, HEADER_LEN, room_for_metadata};
-use crate::stream::core::{StreamCore, wake_all};
+use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
-use crate::stream::outbound::StreamSizes;
+use crate::stream::outbound::{StreamSizes, coalesces};
+use crate::stream::wakers::wake_all;
 use crate::transport::{CloseReason, ReserveError, Transport};
 
 /// Receives that a client promises to a server with its first stream. The window grows as it is
@@ -156,7 +157,7 @@ impl<T: Transport> State<T> {
                 .saturating_sub(HEADER_LEN),
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
-            coalesces: crate::stream::core::coalesces(),
+            coalesces: coalesces(),
             longest_message: entry.longest_message.and_method(of_method),
         }
     }

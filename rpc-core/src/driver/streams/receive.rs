@@ -3,8 +3,10 @@
 use std::task::Waker;
 
 use super::super::State;
+use super::super::block_on_waker::BlockOnWaker;
 use super::super::link::LinkKey;
-use super::{Phase, StreamKey};
+use super::super::tasks::{TaskKey, Tasks};
+use super::{Phase, Serving, StreamKey};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{
     CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, HEADER_LEN,
@@ -14,30 +16,48 @@ use crate::stream::batch::MessageForm;
 use crate::stream::inbound::{ReaderWake, StreamEnd};
 use crate::transport::Transport;
 
+/// The futures that a poller polls itself.
+pub(in super::super) struct OwnFutures<'a> {
+    pub(in super::super) block_on: &'a BlockOnWaker,
+    pub(in super::super) tasks: &'a Tasks,
+}
+
+/// Who has to be woken, now that messages have arrived.
+#[derive(Debug)]
+pub(in super::super) enum Reader {
+    Nobody,
+    /// The future that `block_on` runs.
+    BlockOn,
+    /// The handler that serves this stream. The stream is to be looked at after it has run.
+    Handler(StreamKey, TaskKey),
+    Other(Waker),
+}
+
 impl<T: Transport> State<T> {
     /// Handles the messages in `buf`, whose header has been checked. Returns who has to be woken for
-    /// their reader; `own` is the waker of the future that the poller runs.
+    /// their reader.
+    #[inline(never)]
     pub(in super::super) fn receive_messages(
         &mut self,
         link: LinkKey,
         header: &FrameHeader,
         buf: T::RecvBuf,
-        own: &Waker,
-    ) -> Option<ReaderWake> {
+        own: &OwnFutures<'_>,
+    ) -> Reader {
         let outcome = match self.stream_of(link, header.call) {
             Some(key) => self.deliver(key, header, &buf.as_ref()[HEADER_LEN..], own),
             // The server has answered the call meanwhile.
-            None if self.links[link.index()].is_server() => Ok(None),
+            None if self.links[link.index()].is_server() => Ok(Reader::Nobody),
             None => Err(ProtocolError::UnknownCall { call: header.call }),
         };
         match outcome {
-            Ok(waker) => {
+            Ok(reader) => {
                 self.release_received(link, buf);
-                waker
+                reader
             }
             Err(error) => {
                 self.close_for_violation(link, buf, error);
-                None
+                Reader::Nobody
             }
         }
     }
@@ -58,16 +78,17 @@ impl<T: Transport> State<T> {
         key: StreamKey,
         header: &FrameHeader,
         body: &[u8],
-        own: &Waker,
-    ) -> Result<Option<ReaderWake>, ProtocolError> {
+        own: &OwnFutures<'_>,
+    ) -> Result<Reader, ProtocolError> {
         let call = header.call;
         let Some(stream) = self.streams.get_mut(key) else {
-            return Ok(None);
+            return Ok(Reader::Nobody);
         };
         if let Phase::Answered { .. } = stream.phase {
             return Err(ProtocolError::UnknownCall { call });
         }
         stream.was_used = true;
+        stream.core.note_arrival();
         self.counters.streams.frames_received.add(1);
         // The header was parsed: the metadata is within the frame.
         let (metadata, messages) = body.split_at(header.metadata_len.into());
@@ -78,7 +99,10 @@ impl<T: Transport> State<T> {
             return Err(ProtocolError::NoMessages { len });
         }
         let mut state = stream.core.lock();
-        let is_server = matches!(stream.phase, Phase::Serving(_));
+        let (is_server, task) = match &stream.phase {
+            Phase::Serving(Serving { task, .. }) => (true, *task),
+            _ => (false, None),
+        };
         if is_server && state.inbound.has_ended() {
             return Err(ProtocolError::AfterHalfClose { call });
         }
@@ -104,18 +128,30 @@ impl<T: Transport> State<T> {
             state.inbound.end(StreamEnd::HalfClosed);
         }
         let is_news = form != MessageForm::None || !is_server || state.inbound.has_ended();
-        let waker = if is_news {
-            state.inbound.wake_reader_by(own)
-        } else {
-            None
-        };
+        let mut reader = Reader::Nobody;
+        if is_news {
+            let own_waker = match is_server {
+                true => task.and_then(|task| own.tasks.waker(task)),
+                false => Some(own.block_on.waker()),
+            };
+            reader = match (state.inbound.wake_reader_by(own_waker), task) {
+                (None, _) => Reader::Nobody,
+                (Some(ReaderWake::Other(waker)), _) => Reader::Other(waker),
+                (Some(ReaderWake::Own), None) => Reader::BlockOn,
+                (Some(ReaderWake::Own), Some(task)) => {
+                    // It probably sends messages.
+                    state.expect_look();
+                    Reader::Handler(key, task)
+                }
+            };
+        }
         // A stream whose reader has gone owes a grant at once.
         has_work |= state.inbound.owes_grant();
         drop(state);
         if has_work {
             self.streams.queue(key);
         }
-        Ok(waker)
+        Ok(reader)
     }
 
     /// Returns the stream of a call that a peer names.

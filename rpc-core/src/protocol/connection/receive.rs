@@ -15,7 +15,8 @@ impl Connection {
     /// # Errors
     ///
     /// Returns [`ProtocolError`] if the peer must not send this frame now.
-    #[inline]
+    // Always inlined: every frame needs it, in one place.
+    #[inline(always)]
     pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         if header.flags.intersects(RARE) {
             return self.handle_flagged(header);
@@ -26,6 +27,7 @@ impl Connection {
         match (header.kind, self.role) {
             (FrameKind::Request, Role::Server) => self.receive_request(header),
             (FrameKind::Response, Role::Client) => self.receive_response(header),
+            (FrameKind::Message, _) => self.receive_message(header),
             _ => self.handle_other(header),
         }
     }

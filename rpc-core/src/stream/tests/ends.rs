@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use prost::Message;
 
-use super::{Bytes, DECODE, Task, Wire};
+use super::{Bytes, DECODE, Task, Wire, now};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::LengthLimit;
 use crate::message::Response;
@@ -17,24 +17,18 @@ use crate::protocol::frame::StatusBody;
 use crate::status::{Code, Status};
 use crate::stream::batch::MessageForm;
 use crate::stream::from_fn::stream;
-use crate::stream::inbound::{StreamEnd, WindowExceeded};
+use crate::stream::inbound::StreamEnd;
 use crate::stream::request::request_pump;
 use crate::stream::responses::Responses;
 use crate::stream::sender::{SendError, sender};
 use crate::stream::streaming::Streaming;
+use crate::stream::window::WindowExceeded;
 
 type Read = Poll<Result<Option<Vec<u8>>, CallError>>;
 
 fn read(messages: &mut Streaming<Vec<u8>>) -> Read {
     let mut cx = Context::from_waker(Waker::noop());
     pin!(messages.message()).poll(&mut cx)
-}
-
-fn now<R>(future: impl Future<Output = R>) -> R {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("the future waits"),
-    }
 }
 
 fn attached() -> Wire {

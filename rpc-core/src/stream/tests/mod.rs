@@ -1,13 +1,15 @@
 //! Tests of streams: a driver that moves frames between two [`StreamCore`]s, and tasks that are
 //! polled only when they have been woken.
 
+mod alone;
 mod ends;
 mod flow;
+mod kept;
 mod long;
 mod loops;
 mod sources;
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -68,12 +70,21 @@ impl SignalQueue for Signals {
     }
 }
 
+/// Polls a future that completes at once.
+pub(super) fn now<R>(future: impl Future<Output = R>) -> R {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("the future waits"),
+    }
+}
+
 /// One task, which is polled when it has been woken.
 pub(super) struct Task<'a> {
     future: Option<Pin<Box<dyn Future<Output = ()> + 'a>>>,
     pub(super) flag: Arc<Flag>,
 }
 
+#[derive(Default)]
 pub(super) struct Flag {
     is_woken: AtomicBool,
     pub(super) wakes: AtomicUsize,
@@ -139,7 +150,7 @@ pub(super) struct Wire {
 }
 
 /// Returns a limit of the receiver's.
-fn limit_of(bytes: usize) -> MessageLimit {
+pub(super) const fn limit_of(bytes: usize) -> MessageLimit {
     MessageLimit::new(bytes, LengthLimit::Receiver)
 }
 

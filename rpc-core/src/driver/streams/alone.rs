@@ -1,0 +1,158 @@
+//! A message that is alone goes straight to a frame.
+//!
+//! On the thread of the poller, a message is encoded into the frame and sent while it is handed over.
+//! Otherwise it waits in the stream, and a look that finds nothing else sends it. In both cases, nothing
+//! has to be asked twice: no other message waits, and there are a credit, room in the window and room to
+//! send. What lacks one of these goes the way of many messages (`look.rs`).
+
+use std::ptr;
+
+use super::super::link::{Link, LinkKey};
+use super::super::{Driver, State};
+use super::{Phase, Serving, StreamKey};
+use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
+use crate::protocol::inline_frame::InlineFrame;
+use crate::stream::batch::MessageForm;
+use crate::stream::core::{LoneMessage, StreamCore};
+use crate::transport::Transport;
+
+impl<T: Transport> Driver<T> {
+    /// Sends a message at once, if nothing of its stream waits and everything is there that it needs.
+    /// Returns true if it was sent. If not, nothing has changed.
+    pub(in super::super) fn send_alone(&self, message: &mut LoneMessage<'_>) -> bool {
+        let len = message.len;
+        if HEADER_LEN + len > self.longest_inline {
+            return false;
+        }
+        let mut memory = self.inline_frame.take();
+        let frame = memory.frame_mut(len);
+        // The message's own code runs here.
+        let is_encoded = (message.encode)(&mut frame[HEADER_LEN..]);
+        let is_sent = is_encoded && {
+            let key = StreamKey(message.index);
+            self.state
+                .borrow_mut()
+                .send_encoded(key, message.core, frame)
+        };
+        self.inline_frame.put_back(memory);
+        is_sent
+    }
+
+    /// Looks at a stream whose reader has run: at once if a message waits that is alone, and otherwise
+    /// behind the streams that wait for their looks, or for credits.
+    #[inline]
+    pub(in super::super) fn look_after_reader(&self, key: StreamKey) {
+        let mut memory = self.inline_frame.take();
+        let mut state = self.state.borrow_mut();
+        let is_alone = state.streams.waiting() == 0;
+        if !(is_alone && state.send_only(key, &mut memory)) {
+            state.streams.queue(key);
+        }
+        drop(state);
+        self.inline_frame.put_back(memory);
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Sends the message in `frame` for a client, if nothing of its stream waits, and no other stream
+    /// waits for its turn or for a credit.
+    fn send_encoded(&mut self, key: StreamKey, core: &StreamCore, frame: &mut [u8]) -> bool {
+        if self.streams.waiting() != 0 {
+            return false;
+        }
+        // The number of a stream that has ended may be another one's.
+        let Some(stream) = self.streams.get_mut(key) else {
+            return false;
+        };
+        let Phase::Sent { call, .. } = stream.phase else {
+            return false;
+        };
+        let on = stream.link;
+        let link = &mut self.links[on.index()];
+        if !ptr::eq(&*stream.core, core) || link.ended.is_some() {
+            return false;
+        }
+        let len = frame.len() - HEADER_LEN;
+        let mut core = core.lock();
+        if core.is_cancelled()
+            || !core.outbound.may_pass(len)
+            || !take_room(&mut self.transport, link, frame.len())
+        {
+            return false;
+        }
+        core.outbound.pass(len);
+        let grant = core.inbound.take_grant();
+        drop(core);
+        stream.was_used = true;
+        self.send_lone_frame(on, call, grant, frame);
+        true
+    }
+
+    /// Sends the only message that waits in a stream, if a look has nothing else to do.
+    #[inline]
+    pub(super) fn send_only(&mut self, key: StreamKey, memory: &mut InlineFrame) -> bool {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return false;
+        };
+        let call = match stream.phase {
+            Phase::Sent { call, .. } => call,
+            Phase::Serving(Serving {
+                call, answer: None, ..
+            }) => call,
+            _ => return false,
+        };
+        if !stream.receiving.is_empty() {
+            return false;
+        }
+        let on = stream.link;
+        let link = &mut self.links[on.index()];
+        if link.ended.is_some() {
+            return false;
+        }
+        let mut core = stream.core.lock();
+        let Some(len) = core.outbound.only().filter(|_| !core.is_cancelled()) else {
+            return false;
+        };
+        let frame_len = HEADER_LEN + len;
+        if frame_len > self.longest_inline || !take_room(&mut self.transport, link, frame_len) {
+            return false;
+        }
+        core.begin_look();
+        let frame = memory.frame_mut(len);
+        core.outbound.write_only(&mut frame[HEADER_LEN..]);
+        let grant = core.inbound.take_grant();
+        drop(core);
+        self.send_lone_frame(on, call, grant, frame);
+        true
+    }
+
+    /// Sends a frame with one message, for which there is room.
+    // Always inlined, as what it calls is: each message pays for it.
+    #[inline(always)]
+    fn send_lone_frame(&mut self, on: LinkKey, call: CallId, grant: u32, frame: &mut [u8]) {
+        let link = &mut self.links[on.index()];
+        let selector = MessageForm::One.selector();
+        let connection = &mut link.connection;
+        let mut header = connection.next_header(FrameKind::Message, call, selector);
+        header.time_us = grant;
+        header.encode(frame);
+        // If the connection has ended, the next event reports it.
+        let _ = self.transport.send_inline(link.id, frame);
+        link.transfers.credits_seen += 1;
+        self.unflushed = true;
+        self.counters.streams.frames_sent.add(1);
+    }
+}
+
+/// Takes a credit for a frame of this length, if it can be sent inline now.
+#[inline(always)]
+fn take_room<T: Transport>(transport: &mut T, link: &mut Link<T::RecvBuf>, len: usize) -> bool {
+    if !link.connection.take_message() {
+        return false;
+    }
+    let has_room = transport.check_inline(link.id, len).is_ok();
+    if !has_room {
+        link.connection.return_message_credit();
+    }
+    has_room
+}

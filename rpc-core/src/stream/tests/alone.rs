@@ -1,0 +1,199 @@
+//! Messages that are alone: which ones are tried, and which ones may go.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::{Bytes, Signals, limit_of, now};
+use crate::stream::core::{LocalTurns, LoneMessage, StreamCore};
+use crate::stream::inbound::ReaderWake;
+use crate::stream::outbound::{Outbound, PushOutcome, StreamSizes};
+use crate::stream::request::request_pump;
+use crate::stream::sender::{Sender, sender};
+
+const SIZES: StreamSizes = StreamSizes {
+    frame_room: 64,
+    inbound_window: 100,
+    outbound_window: 100,
+    coalesces: true,
+    longest_message: limit_of(64),
+};
+
+thread_local! {
+    /// Whether a poller sends what it is asked to send, and what it has sent.
+    static SENDS: Cell<bool> = const { Cell::new(true) };
+    static SENT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn send(_: u64, message: &mut LoneMessage<'_>) -> bool {
+    let mut bytes = vec![0; message.len];
+    let is_sent = SENDS.get() && (message.encode)(&mut bytes);
+    if is_sent {
+        SENT.with_borrow_mut(|sent| sent.push(bytes));
+    }
+    is_sent
+}
+
+/// A stream of a client whose sender is linked.
+struct Linked {
+    core: Arc<StreamCore>,
+    sender: Sender<Vec<u8>>,
+    _pump: Box<dyn std::any::Any>,
+}
+
+impl Linked {
+    fn new() -> Self {
+        let core = StreamCore::of_local_poller(
+            None,
+            LocalTurns {
+                poller: 0,
+                take: |_| false,
+                send,
+            },
+        );
+        assert!(core.attach(Arc::<Signals>::default(), 0, SIZES).is_none());
+        let (sender, messages) = sender();
+        let pump = request_pump::<Bytes, _, _>(Arc::clone(&core), messages);
+        Self {
+            core,
+            sender,
+            _pump: Box::new(pump),
+        }
+    }
+
+    /// Sends a message. Returns what has gone alone.
+    fn send(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
+        now(self.sender.send(message.to_vec())).unwrap();
+        SENT.take()
+    }
+
+    fn queued(&self) -> usize {
+        self.core.lock().outbound.queued()
+    }
+}
+
+#[test]
+fn the_first_message_after_each_that_arrives_is_tried() {
+    let mut stream = Linked::new();
+    assert!(stream.send(b"opens").is_empty());
+    assert_eq!(stream.queued(), 9);
+    stream.core.note_arrival();
+    assert_eq!(stream.send(b"answers"), [b"answers"]);
+    assert!(stream.send(b"follows").is_empty());
+    assert_eq!(stream.queued(), 9 + 11);
+    // One that cannot go is queued, and is not tried again.
+    SENDS.set(false);
+    stream.core.note_arrival();
+    assert!(stream.send(b"waits").is_empty());
+    assert_eq!(stream.queued(), 9 + 11 + 9);
+    SENDS.set(true);
+    assert!(stream.send(b"behind").is_empty());
+    assert_eq!(stream.queued(), 9 + 11 + 9 + 10);
+}
+
+#[test]
+fn a_message_that_is_too_long_is_not_tried() {
+    let mut stream = Linked::new();
+    stream.core.note_arrival();
+    assert!(now(stream.sender.send(vec![1; 65])).is_err());
+    assert_eq!(SENT.take(), Vec::<Vec<u8>>::new());
+}
+
+fn outbound() -> Outbound {
+    let mut outbound = Outbound::default();
+    assert!(outbound.open(SIZES).is_none());
+    outbound
+}
+
+fn push(outbound: &mut Outbound, len: u8, count: u32) {
+    let mut batch = Vec::new();
+    for _ in 0..count {
+        batch.extend([len, 0, 0, 0]);
+        batch.resize(batch.len() + usize::from(len), 7);
+    }
+    assert_eq!(outbound.push(&mut batch, count), PushOutcome::Queued);
+}
+
+#[test]
+fn a_message_may_pass_if_nothing_waits_and_the_window_suffices() {
+    let mut idle = outbound();
+    assert!(idle.may_pass(96));
+    assert!(!idle.may_pass(97), "the window is smaller");
+    idle.pass(90);
+    assert!(idle.may_pass(2) && !idle.may_pass(3), "it was used");
+    assert!(idle.grant(1) && idle.may_pass(3));
+
+    let mut waits = outbound();
+    push(&mut waits, 1, 1);
+    assert!(!waits.may_pass(1), "a message waits");
+    let mut begins = outbound();
+    begins.begin(vec![1]);
+    assert!(!begins.may_pass(1), "metadata waits");
+    let mut closed = outbound();
+    assert!(closed.close());
+    assert!(!closed.may_pass(1), "the stream is closed");
+    let mut ended = outbound();
+    assert!(ended.end().is_none());
+    assert!(!ended.may_pass(1), "the call has ended");
+}
+
+#[test]
+fn a_message_is_the_only_one_if_nothing_else_is_to_be_sent() {
+    let mut only = outbound();
+    assert_eq!(only.only(), None);
+    push(&mut only, 5, 1);
+    assert_eq!(only.only(), Some(5));
+    let mut body = [0; 5];
+    only.write_only(&mut body);
+    assert_eq!((body, only.queued(), only.only()), ([7; 5], 0, None));
+    assert!(only.may_pass(87) && !only.may_pass(88), "it took 9 bytes");
+
+    let mut several = outbound();
+    push(&mut several, 1, 2);
+    assert_eq!(several.only(), None);
+    let mut frames = outbound();
+    push(&mut frames, 40, 1);
+    push(&mut frames, 40, 1);
+    assert_eq!(frames.only(), None);
+    let mut begins = outbound();
+    push(&mut begins, 1, 1);
+    begins.begin(vec![1]);
+    assert_eq!(begins.only(), None);
+    let mut closed = outbound();
+    push(&mut closed, 1, 1);
+    assert!(closed.close());
+    assert_eq!(closed.only(), None);
+    let mut window = outbound();
+    window.pass(90);
+    push(&mut window, 3, 1);
+    assert_eq!(window.only(), None);
+    let mut awaited = outbound();
+    push(&mut awaited, 1, 1);
+    awaited.sender = Some(Waker::noop().clone());
+    assert_eq!(awaited.only(), None, "its sender is to be woken");
+}
+
+#[test]
+fn a_reader_is_woken_once_and_keeps_the_waker_of_its_own_poller() {
+    let core = StreamCore::new();
+    // Not `Waker::noop`: it may have one table of functions in each crate, and then wakes no other one.
+    let waker = || Waker::from(Arc::new(super::Flag::default()));
+    let (own, other) = (&waker(), waker());
+    let wait = |waker: &Waker| {
+        let mut cx = std::task::Context::from_waker(waker);
+        assert!(matches!(
+            core.poll_batch(&mut Vec::new(), &mut cx),
+            Poll::Pending
+        ));
+    };
+    let wake = || core.lock().inbound.wake_reader_by(Some(own));
+    assert!(wake().is_none(), "nobody waits");
+    wait(own);
+    assert!(matches!(wake(), Some(ReaderWake::Own)));
+    assert!(wake().is_none());
+    wait(&other);
+    assert!(matches!(wake(), Some(ReaderWake::Other(waker)) if waker.will_wake(&other)));
+    wait(own);
+    let wake = core.lock().inbound.wake_reader_by(None);
+    assert!(matches!(wake, Some(ReaderWake::Other(_))));
+}
