@@ -17,8 +17,7 @@
 //!   with [`shared::commit`] and [`shared::descriptor`]; [`shared::wake`] holds cold rings, ready
 //!   bits and sleep.
 //! * [`wire`]: what a TCP connection between two queue pairs carries, as bytes.
-//! * [`context`]: the state of one context, and [`context::owner`], which admits one thread at a
-//!   time.
+//! * [`context`]: the state of one context, which one thread at a time uses.
 //! * [`process`]: the node (GID, links, directory), the links to other processes, and the engine,
 //!   which is the device's only thread.
 //! * [`rings`] and [`tcp`]: the two carriers of reliable connections. They move bytes and know no rules.
