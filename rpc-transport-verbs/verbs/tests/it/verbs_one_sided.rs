@@ -22,6 +22,8 @@ fn pair() -> (Side, Side) {
         side.qp = side
             .domain
             .create_qp(QueuePairConfig {
+                max_send_wr: 64,
+                max_recv_wr: 64,
                 max_send_sge: 4,
                 max_recv_sge: 4,
                 max_inline_data: 64,
@@ -152,6 +154,37 @@ fn elements_are_gathered_and_scattered_in_their_order() {
         got.extend(there.to_vec(1000..1000 + 35 * scale).unwrap());
         assert!(got == bytes);
     }
+}
+
+/// An inline WRITE of some lengths fits a slot, but not behind its address. It takes a piece of the ring's
+/// buffer then, and waits while the messages there fill it.
+#[test]
+fn an_inline_write_overwrites_no_message_that_waits_to_be_received() {
+    let (mut left, mut right) = pair();
+    let (here, there) = (exposed(&left, 4096), exposed(&right, 4096));
+    let mut send = |len: usize, fill: u8| {
+        here.write(0, &vec![fill; len]).unwrap();
+        let message = WorkRequest::send_with_imm(here.element(0..len).unwrap(), 0).inline();
+        left.qp.post_one(message).unwrap();
+    };
+    right.add_slots(33);
+    right.post_recv(33);
+    for len in [576, 512] {
+        send(len, 1);
+        right.wait_one();
+    }
+    for fill in 2..33 {
+        send(1024, fill);
+    }
+    here.write(0, &[99; 235]).unwrap();
+    let write = WorkRequest::write(here.element(0..235).unwrap(), there.remote(0)).inline();
+    let wr_id = left.qp.post_one(write.signaled()).unwrap();
+    let received: Vec<_> = right.wait(31).iter().map(|done| done.first).collect();
+    assert_eq!(received, (2..33).collect::<Vec<_>>());
+    let done = completion(&mut left);
+    assert_eq!(done.wr_id(), wr_id);
+    finish(&mut left, done);
+    assert_eq!(there.to_vec(0..235).unwrap(), [99; 235]);
 }
 
 /// What the transport tries before it relies on windows. A device whose windows fail is no error: its

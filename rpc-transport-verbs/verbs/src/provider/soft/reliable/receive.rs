@@ -26,7 +26,7 @@ use crate::provider::soft::context::state::Common;
 use crate::provider::soft::rings::take::{Located, locate};
 use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
-use crate::provider::soft::shared::ring::Incoming;
+use crate::provider::soft::shared::ring::{Incoming, SLOT_COUNT};
 use crate::types::{
     AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState, RnrTimer, SrqNum,
     WorkCompletion,
@@ -34,7 +34,7 @@ use crate::types::{
 
 /// Messages taken from one ring before the next ring is served. Half a ring: the sender can write
 /// one half while it waits for the acknowledgement of the other.
-const BATCH: usize = 64;
+const BATCH: usize = SLOT_COUNT as usize / 2;
 
 /// Result of checking a ring for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::provider::soft::context::send_queue::Unwritten;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::TcpLink;
 use crate::provider::soft::rings::put::{POLLS_BEFORE_ACK, Put};
-use crate::provider::soft::shared::ring::RingSender;
+use crate::provider::soft::shared::ring::{RingSender, in_buffer};
 use crate::provider::soft::tcp::batch::{Batch, MAX_MESSAGES};
 use crate::provider::soft::tcp::write::{MOST_WRITTEN, Stop};
 use crate::provider::work::{SendWork, Sge, Work};
@@ -53,7 +53,7 @@ impl SoftQueuePair {
         if !self.initiator.may_send(&self.core)
             || !self.initiator.sends.is_written()
             || self.initiator.sends.is_full()
-            || !sender.is_known_to_have_room(bytes.len())
+            || !sender.is_known_to_have_room(in_buffer(0, bytes.len()))
             || inject!(NoRoom)
         {
             return false;

@@ -21,7 +21,9 @@ use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, ReadPiece, RequestMessage,
 };
-use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState, RingSender, STAGES};
+use crate::provider::soft::shared::ring::{
+    MAX_IN_RING, ReceiverState, RingSender, STAGES, in_buffer,
+};
 use crate::provider::work::SendWork;
 use crate::types::{
     Access, CompletionOpcode, CompletionStatus, DeviceCounters, RemoteMemory, RemoteOperation,
@@ -54,11 +56,12 @@ pub(crate) struct ReadRequested {
 }
 
 impl Rings {
-    /// Returns the peer's ring if it has room for `len` bytes, and what its reader has not been told of.
+    /// Returns the peer's ring if it has room for a message that takes `in_buffer` bytes of its buffer, and what
+    /// its reader has not been told of.
     #[inline]
-    fn with_room(&mut self, len: usize) -> Option<(&mut RingSender, &mut Unannounced)> {
+    fn with_room(&mut self, in_buffer: usize) -> Option<(&mut RingSender, &mut Unannounced)> {
         let sender = self.sender.as_mut()?;
-        let has_room = sender.has_room(len) && !inject!(NoRoom);
+        let has_room = sender.has_room(in_buffer) && !inject!(NoRoom);
         has_room.then_some((sender, &mut self.unannounced))
     }
 
@@ -75,7 +78,7 @@ impl Rings {
         // Longer ones stay where they are, unless they are inline.
         let is_in_ring = work.inline || len <= MAX_IN_RING;
         let in_ring = if is_in_ring { len } else { DESCRIPTOR_LEN };
-        let Some((sender, unannounced)) = self.with_room(in_ring) else {
+        let Some((sender, unannounced)) = self.with_room(in_buffer(0, in_ring)) else {
             return Ok(Put::NoRoom);
         };
         let flags = flags(work.solicited);
@@ -101,7 +104,7 @@ impl Rings {
 
     /// Writes a copied message. Returns false if there is no room.
     pub(crate) fn put_copy(&mut self, bytes: &[u8], solicited: bool) -> bool {
-        let Some((sender, unannounced)) = self.with_room(bytes.len()) else {
+        let Some((sender, unannounced)) = self.with_room(in_buffer(0, bytes.len())) else {
             return false;
         };
         sender.send(NonNull::from(bytes).cast(), bytes.len(), flags(solicited));
@@ -123,16 +126,19 @@ impl Rings {
             return Ok(None);
         };
         let inline = send.inline.as_ref().map_or(&[][..], InlineBytes::as_slice);
-        if !sender.has_room(inline.len()) {
-            return Ok(None);
-        }
-        let next = sender.next();
         let mut message = RequestMessage {
             operation,
             piece: ReadPiece::default(),
             outstanding,
             descriptors: 0,
         };
+        // Descriptors do not change the prefix.
+        let (.., prefix_len) = message.encode();
+        let in_buffer = in_buffer(prefix_len, inline.len());
+        if !sender.has_room(in_buffer) {
+            return Ok(None);
+        }
+        let next = sender.next();
         let flags = flags(send.solicited);
         // Must outlive the write to the ring: `parts` points into it.
         let mut descriptors = [[0; DESCRIPTOR_LEN]; MAX_SGE];
@@ -173,7 +179,7 @@ impl Rings {
         }
         let (word, prefix, prefix_len) = message.encode();
         let prefix = &prefix[..prefix_len];
-        if prefix_len + inline.len() > MAX_IN_RING {
+        if in_buffer > 0 {
             sender.send_buffered_request(word, prefix, inline, flags);
         } else {
             // SAFETY: the parts are registered memory that was just checked and belongs to the request,

@@ -19,7 +19,7 @@ use std::time::Instant;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::tests::pair;
-use super::{RingReceiver, RingSender};
+use super::{RingReceiver, RingSender, in_buffer};
 use crate::provider::soft::shared::copy::copy_message;
 
 const ROUNDS: usize = 24;
@@ -62,7 +62,7 @@ fn pin(core: usize) {
 }
 
 fn send(sender: &mut RingSender, message: &mut [u8; 240], len: usize) {
-    while !sender.has_room(len) {}
+    while !sender.has_room(in_buffer(0, len)) {}
     sender.send(NonNull::from(message).cast(), len, 0);
     assert!(sender.is_receiver_hot());
 }

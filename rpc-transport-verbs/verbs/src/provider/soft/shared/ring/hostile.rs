@@ -11,6 +11,7 @@ use super::super::wake::DomainReadyBits;
 use super::super::wake_socket::{EngineCaller, WakeSockets};
 use super::{
     ContextNotifier, MAX_BUFFERED, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
+    in_buffer,
 };
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory, SharedMemory};
@@ -112,7 +113,7 @@ pub fn soft_ring(bytes: &[u8]) {
             0 | 1 => {
                 let piece = script.piece();
                 let len = piece.len().min(MAX_BUFFERED);
-                if sender.has_room(len) {
+                if sender.has_room(in_buffer(0, len)) {
                     sender.send(NonNull::from(piece).cast(), len, (step >> 3).into());
                     if !sender.is_receiver_hot() {
                         sender.notify_cold_receiver();

@@ -28,7 +28,9 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(crate) use receiver::{Incoming, NextMessage, RingReceiver};
-pub(crate) use sender::{ContextNotifier, NotifierFiles, ReceiverState, RingNotifier, RingSender};
+pub(crate) use sender::{
+    ContextNotifier, NotifierFiles, ReceiverState, RingNotifier, RingSender, in_buffer,
+};
 #[cfg(test)]
 pub(crate) use tests::pair;
 

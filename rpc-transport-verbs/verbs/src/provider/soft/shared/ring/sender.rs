@@ -124,6 +124,17 @@ pub(crate) struct Nak {
     pub(crate) timer: u8,
 }
 
+/// Returns how many bytes of the buffer a message of `len` bytes takes, which are at most `MAX_BUFFERED`, if a
+/// slot has `prefix_len` bytes in front of them: none if they fit the slot.
+#[inline]
+pub(crate) fn in_buffer(prefix_len: usize, len: usize) -> usize {
+    if prefix_len + len > MAX_IN_RING {
+        len
+    } else {
+        0
+    }
+}
+
 impl RingSender {
     /// Adopts a ring that a peer created, after checking its magic number, version and slot count.
     pub(crate) fn new(mapping: Mapping, notifier: RingNotifier) -> io::Result<Self> {
@@ -183,23 +194,23 @@ impl RingSender {
         self.next - 1 - self.acked
     }
 
-    /// Returns true if a message of `len` bytes is known to fit into the ring, without reading the
-    /// acknowledgement. It has at most `MAX_BUFFERED`.
+    /// Returns true if a message that takes `in_buffer` bytes of the buffer is known to fit into the ring,
+    /// without reading the acknowledgement.
     #[inline]
-    pub(crate) fn is_known_to_have_room(&self, len: usize) -> bool {
-        self.unacked() < SLOT_COUNT && (len <= MAX_IN_RING || self.buffer.has_room(len))
+    pub(crate) fn is_known_to_have_room(&self, in_buffer: usize) -> bool {
+        self.unacked() < SLOT_COUNT && (in_buffer == 0 || self.buffer.has_room(in_buffer))
     }
 
-    /// Returns true if a message of `len` bytes fits into the ring. Reads the acknowledgement only if the
-    /// ring seems full.
+    /// Returns true if a message that takes `in_buffer` bytes of the buffer fits into the ring. Reads the
+    /// acknowledgement only if the ring seems full.
     #[inline]
-    pub(crate) fn has_room(&mut self, len: usize) -> bool {
-        self.is_known_to_have_room(len)
+    pub(crate) fn has_room(&mut self, in_buffer: usize) -> bool {
+        self.is_known_to_have_room(in_buffer)
             || !self.is_held && {
                 // `collect_ack` runs again where completions are made, and an invalid
                 // acknowledgement is reported there.
                 let _ = self.collect_ack();
-                self.is_known_to_have_room(len)
+                self.is_known_to_have_room(in_buffer)
             }
     }
 
@@ -222,7 +233,7 @@ impl RingSender {
     /// most `MAX_BUFFERED`, and it owns the bytes at `from`.
     #[inline]
     pub(crate) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
-        debug_assert!(self.is_known_to_have_room(len));
+        debug_assert!(self.is_known_to_have_room(in_buffer(0, len)));
         if len > MAX_IN_RING {
             return self.send_buffered(from, len, flags);
         }

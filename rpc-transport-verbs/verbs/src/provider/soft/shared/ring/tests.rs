@@ -91,7 +91,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Send(message) => {
-                    let has_room = sender.has_room(message.len());
+                    let has_room = sender.has_room(in_buffer(0, message.len()));
                     if sender.unacked() < unacked_sender {
                         // A full ring reads the acknowledgement by itself, and so does a full buffer.
                         unacked_sender -= acked;
