@@ -9,6 +9,7 @@ use crate::driver::handle::{ConnectedLink, Poller, SendLimits};
 use crate::driver::link::LinkKey;
 use crate::method::MethodSpec;
 use crate::method::remote::{Interner, NamedMethods, RemoteMethods, of_names};
+use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::inline_frame::SpareFrame;
 use crate::protocol::session::ServerSession;
 use crate::stats::MethodCounters;
@@ -53,7 +54,10 @@ impl ChannelCore {
     pub(crate) fn new(poller: Rc<dyn Poller>, address: &str, connected: ConnectedLink) -> Self {
         poller.acquire_ref(connected.link);
         Self {
-            longest_inline: poller.longest_inline(),
+            // A longer message goes the way on which it is refused.
+            longest_inline: poller
+                .longest_inline()
+                .min(HEADER_LEN.saturating_add(connected.lengths.message.bytes())),
             lengths: connected.lengths,
             poller,
             link: connected.link,

@@ -262,8 +262,15 @@ impl<T: Transport> State<T> {
         if link.ended.is_some() {
             return self.counters.dropped(call.served.method);
         }
-        let id = link.id;
-        if let Err(error) = self.transport.check_inline(id, frame.len()) {
+        let (id, longest) = (link.id, link.longest_message.bytes());
+        let checked = match len.message > longest {
+            true => Err(ReserveError::TooLong {
+                len: len.message,
+                limit: longest,
+            }),
+            false => self.transport.check_inline(id, frame.len()),
+        };
+        if let Err(error) = checked {
             return self.cannot_respond(call, len, frame, error);
         }
         let connection = &mut link.connection;

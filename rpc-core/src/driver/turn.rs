@@ -208,11 +208,14 @@ impl<T: Transport> Driver<T> {
                 Arrival::Handled
             }
             FrameKind::Message => {
-                let own = OwnFutures {
-                    block_on: &self.block_on_waker,
-                    tasks: &self.tasks.borrow(),
+                let reader = {
+                    // Nothing is borrowed any more when wakers are called.
+                    let own = OwnFutures {
+                        block_on: &self.block_on_waker,
+                        tasks: &self.tasks.borrow(),
+                    };
+                    state.receive_messages(key, &header, buf, &own)
                 };
-                let reader = state.receive_messages(key, &header, buf, &own);
                 drop(borrowed);
                 self.wake_reader(key, reader)
             }

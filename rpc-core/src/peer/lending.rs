@@ -48,9 +48,11 @@ impl LendablePeer {
     /// Takes back the reference that this thread dropped last, if it is one to this peer.
     #[inline]
     pub(crate) fn take_back(&mut self) {
-        let dropped = DROPPED.with(Cell::take);
-        // Another one is that of a handler which kept its request for longer.
-        if let Some(dropped) = dropped.filter(|dropped| Arc::ptr_eq(dropped, &self.peer)) {
+        // A thread that ends has no such variable any more.
+        if let Ok(Some(dropped)) = DROPPED.try_with(Cell::take)
+            // Another one is that of a handler which kept its request for longer.
+            && Arc::ptr_eq(&dropped, &self.peer)
+        {
             self.spare = Some(dropped);
         }
     }

@@ -341,9 +341,13 @@ impl Inbound {
         self.is_reader_waiting = true;
     }
 
-    /// Takes the memory of an empty batch, so that the driver can free it if the stream is idle.
+    /// Takes the memory of an empty batch, so that the driver can free it if the stream is idle. What has
+    /// ended takes none: the driver may have looked at it for the last time.
     #[inline]
     fn keep_memory(&mut self, batch: &mut Vec<u8>) {
+        if self.has_ended {
+            return;
+        }
         if self.arrived.capacity() == 0 {
             mem::swap(&mut self.arrived, batch);
         } else if self.spare.capacity() == 0 {

@@ -129,42 +129,48 @@ fn a_method_that_the_server_lacks_fails_its_own_call_and_is_not_sent() {
     pair.assert_nothing_left();
 }
 
+/// Refused on the way of short messages, and on that of messages which do not fit an inline frame.
 #[test]
-fn a_message_larger_than_a_slot_is_refused_with_the_limit_and_the_settings_name() {
-    let (pair, _) = pair_with(&Intents {
-        max_message_len: 1000,
-        ..Intents::default()
-    });
-    let channel = pair.connect();
-    let error = pair.run(call(&channel, &ECHO, vec![1; 2000])).unwrap_err();
-    assert_eq!(
-        (error.code(), error.execution()),
-        (Code::ResourceExhausted, Execution::NeverSent)
-    );
-    assert!(
-        matches!(
-            error.cause(),
-            Cause::RequestTooLong {
-                message_len: 2003,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("max_message_len"), "{error}");
+fn a_message_longer_than_the_limit_is_refused_with_the_limit_and_the_settings_name() {
+    // The prefix of a field has 2 bytes, or 3 from 128 bytes on.
+    for (max_message_len, longer, prefix_len) in [(20, 30, 2), (1000, 2000, 3)] {
+        let (pair, _) = pair_with(&Intents {
+            max_message_len,
+            ..Intents::default()
+        });
+        let channel = pair.connect();
+        let request = vec![1; longer];
+        let error = pair.run(call(&channel, &ECHO, request)).unwrap_err();
+        assert_eq!(
+            (error.code(), error.execution()),
+            (Code::ResourceExhausted, Execution::NeverSent)
+        );
+        assert!(
+            matches!(
+                error.cause(),
+                Cause::RequestTooLong { message_len, .. } if *message_len == longer + prefix_len
+            ),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("max_message_len"), "{error}");
 
-    let grown = pair.run(channel.unary::<u64, Vec<u8>>(&GROW, Request::new(5000)));
-    let error = grown.unwrap_err();
-    assert_eq!(
-        (error.code(), error.execution()),
-        (Code::ResourceExhausted, Execution::Answered)
-    );
-    assert!(error.to_string().contains("5003"), "{error}");
-    assert!(error.to_string().contains("max_message_len"), "{error}");
+        let request = Request::new(longer as u64);
+        let grown = pair.run(channel.unary::<u64, Vec<u8>>(&GROW, request));
+        let error = grown.unwrap_err();
+        assert_eq!(
+            (error.code(), error.execution()),
+            (Code::ResourceExhausted, Execution::Answered)
+        );
+        let response_len = (longer + prefix_len).to_string();
+        assert!(error.to_string().contains(&response_len), "{error}");
+        assert!(error.to_string().contains("max_message_len"), "{error}");
 
-    let fits = pair.run(channel.unary::<u64, Vec<u8>>(&GROW, Request::new(900)));
-    assert_eq!(fits.unwrap().into_inner().len(), 900);
-    pair.assert_nothing_left();
+        let fits = max_message_len - prefix_len;
+        let request = Request::new(fits as u64);
+        let grown = pair.run(channel.unary::<u64, Vec<u8>>(&GROW, request));
+        assert_eq!(grown.unwrap().into_inner().len(), fits);
+        pair.assert_nothing_left();
+    }
 }
 
 #[test]
