@@ -15,6 +15,7 @@ mod with_kernel {
     use std::sync::OnceLock;
     use std::sync::atomic::{Ordering, compiler_fence};
 
+    use rustix::io::Errno;
     use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
     /// Returns true if the kernel has the call, and has registered this process for it.
@@ -37,14 +38,29 @@ mod with_kernel {
 
     /// The half of the other thread.
     ///
-    /// # Panics
+    /// # Aborts
     ///
-    /// Panics if the kernel refuses what it has granted to this process before: a filter of system calls
-    /// was set in between. Nothing else can take the place of the call then.
+    /// Ends the process if the kernel refuses what it has granted before: a filter of system calls was set in
+    /// between. Nothing else can take the place of the call then, and a thread that went on would leave the
+    /// lock to nobody.
     #[cold]
     pub(crate) fn heavy() {
-        membarrier(MembarrierCommand::PrivateExpedited)
-            .expect("the kernel granted membarrier(2) to this process before: let its filter of system calls permit it");
+        if let Err(error) = membarrier(MembarrierCommand::PrivateExpedited) {
+            refused(error);
+        }
+    }
+
+    #[cold]
+    #[expect(
+        clippy::print_stderr,
+        reason = "the process ends, and nothing else can say why"
+    )]
+    fn refused(error: Errno) -> ! {
+        eprintln!(
+            "verbline: membarrier(2) failed although the kernel granted it to this process before: {error}. \
+             Let the process's filter of system calls permit it, or set the filter before the first use"
+        );
+        std::process::abort()
     }
 }
 
