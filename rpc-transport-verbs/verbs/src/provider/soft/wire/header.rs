@@ -108,6 +108,9 @@ fn len_of(opcode: u8) -> Result<usize, InvalidHeader> {
 }
 
 impl Header {
+    // Inlined, as `parse` is: every message over TCP passes both, and the compiler decides otherwise now
+    // and then.
+    #[inline(always)]
     pub(crate) fn encode(&self) -> EncodedHeader {
         let mut bytes = [0; MAX_LEN];
         let mut remote = None;
@@ -192,6 +195,7 @@ impl Header {
 
     /// Parses the header at the beginning of `bytes`. Returns it and its length; `None` if it has
     /// not arrived completely.
+    #[inline(always)]
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, InvalidHeader> {
         let Some(&opcode) = bytes.first() else {
             return Ok(None);
