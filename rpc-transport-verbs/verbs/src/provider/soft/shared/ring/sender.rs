@@ -365,7 +365,7 @@ impl RingSender {
 
     #[inline]
     fn commit(&mut self, len: usize, flags: u16) {
-        // `len` fits u16: it is at most MAX_IN_RING.
+        // `len` fits u16: it is at most MAX_BUFFERED.
         let commit = Commit {
             len: len as u16,
             flags: Flags(flags),
