@@ -208,8 +208,8 @@ impl<T: Transport> Driver<T> {
                 Arrival::Handled
             }
             FrameKind::Message => {
+                // The block ends the borrow of the tasks: a waker that is called may want them.
                 let reader = {
-                    // Nothing is borrowed any more when wakers are called.
                     let own = OwnFutures {
                         block_on: &self.block_on_waker,
                         tasks: &self.tasks.borrow(),
@@ -226,8 +226,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Routes the frames that unary calls seldom or never have. Returns what they leave to do: a
-    /// request that opens a stream, or the handler that reads a message.
+    /// Routes the frames that unary calls seldom or never have, except messages. Returns what they leave
+    /// to do: a request that opens a stream.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
@@ -259,8 +259,8 @@ impl<T: Transport> Driver<T> {
                 }
             }
             FrameKind::Acknowledgement => state.release_slot(buf),
-            FrameKind::Message
-            | FrameKind::LongRequest
+            FrameKind::Message => unreachable!("`receive` has handled messages"),
+            FrameKind::LongRequest
             | FrameKind::LongResponse
             | FrameKind::LongMessage
             | FrameKind::Continuation => {
