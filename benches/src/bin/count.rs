@@ -62,9 +62,10 @@ const REPETITIONS: usize = 3;
 const OTHER_ENTRY: &str = "BiasedLock<T>::enter_taking";
 
 /// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
-const LAYERS: [&str; 8] = [
+const LAYERS: [&str; 9] = [
     "call",
     "tcp",
+    "connections",
     "soft",
     "verbs",
     "stream",
@@ -78,6 +79,7 @@ fn what(layer: &str) -> &str {
     match layer {
         "call" => "for one whole call: client and server, transport and soft, one empty turn each",
         "tcp" => "for one whole call over TCP, without what the kernel does",
+        "connections" => "for one whole call, over 60 connections in turn",
         "soft" => "for one frame there and one back through the transport, soft included",
         "verbs" => "for one raw message there and one back through the verbs layer, soft included",
         "stream" => "for one message of 64 bytes of a server stream, in frames of many",

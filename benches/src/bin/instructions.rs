@@ -7,6 +7,8 @@
 //!   In each call, either side takes one turn that finds something and one that finds nothing.
 //! - `--over bytes`: calls with a `bytes` field of `--size` bytes (1024 by default, which is too long
 //!   to be sent inline).
+//! - `--over connections`: the same calls over `--connections` connections in turn, as many as are polled
+//!   by turns. Covers the search for the one that has a message.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
 //! - `--over shared`: the same calls through a shared channel. The functions `exchange_caller` and
@@ -71,6 +73,9 @@ struct Cli {
     /// Length in bytes of the field of `--over bytes`
     #[arg(long, default_value_t = 1024)]
     size: usize,
+    /// Number of connections of `--over connections`
+    #[arg(long, default_value_t = 60)]
+    connections: usize,
     /// One call in this many is timed, on each side
     #[arg(long, default_value_t = Intents::default().latency_sampling)]
     latency_sampling: u32,
@@ -84,6 +89,8 @@ enum ExchangeLayer {
     Tcp,
     /// Calls with a `bytes` field, over the software device
     Bytes,
+    /// Calls over many connections in turn, over the software device
+    Connections,
     /// Frames of the same length, over the software device
     Soft,
     /// Calls through a shared channel, whose poller is stepped
@@ -150,6 +157,12 @@ impl Cli {
                 let blob = Load::new(Shape::Bytes, self.size)?;
                 let server = calls.server.node.poller();
                 exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
+            }
+            ExchangeLayer::Connections => {
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let stubs = calls.connect(self.connections, message)?;
+                let server = calls.server.node.poller();
+                exchange_in_turn(&calls.client, &stubs, server, message, self.calls)
             }
             ExchangeLayer::Soft => {
                 let mut frames = Frames::open(message.encoded_len())?;
@@ -251,6 +264,27 @@ fn exchange_calls(
         Ok(())
     };
     block_on_between_turns(client, exchanges, between_turns)?
+}
+
+#[inline(never)]
+fn exchange_in_turn(
+    client: &LocalPoller,
+    stubs: &[BenchClient<LocalChannel>],
+    server: &LocalPoller,
+    mut message: Fixed,
+    calls: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for stub in stubs.iter().cycle().take(calls) {
+            message.a = message.a.wrapping_add(2);
+            let answer = stub.echo_fixed(message).await?.into_inner();
+            assert_eq!(answer, message, "the server must echo the request");
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
 }
 
 #[inline(never)]
@@ -433,6 +467,17 @@ impl Calls {
         };
         this.prepare(this.stub.echo_fixed(message))?;
         Ok(this)
+    }
+
+    /// Connects so often, with a call over each connection that is not counted.
+    fn connect(&self, count: usize, message: Fixed) -> Outcome<Vec<BenchClient<LocalChannel>>> {
+        let connect = |_| -> Outcome<_> {
+            let channel = self.client.connect(&self.server.address())?;
+            let stub = BenchClient::new(channel);
+            self.prepare(stub.echo_fixed(message))?;
+            Ok(stub)
+        };
+        (0..count).map(connect).collect()
     }
 
     /// Makes a call that is not counted.
