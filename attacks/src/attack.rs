@@ -25,8 +25,8 @@ pub(crate) enum Attack {
     Blockread,
     /// Honest calls whose deadline passes while the server's poller is blocked
     Deadcalls,
-    /// A neighbour clears the ready bits and the sleep note of the server's context
-    Clearbits,
+    /// A neighbour clears its announcements to the server's context, and the context's sleep note
+    ClearPage,
     /// Peers that never read their links fill the kernel's quota of files in flight
     Refs,
     /// A neighbour announces large arenas that have no memory
@@ -65,7 +65,7 @@ impl Attack {
         Self::Blockwake,
         Self::Blockread,
         Self::Deadcalls,
-        Self::Clearbits,
+        Self::ClearPage,
         Self::Refs,
         Self::Sparse,
         Self::Maps,
@@ -106,7 +106,7 @@ impl Attack {
             Self::Blockwake
             | Self::Blockread
             | Self::Deadcalls
-            | Self::Clearbits
+            | Self::ClearPage
             | Self::Sparse
             | Self::Maps
             | Self::Notafile => None,
@@ -148,7 +148,7 @@ impl Attack {
             Self::Blockwake => neighbours::block_wake(target, time),
             Self::Blockread => neighbours::block_read(target, time),
             Self::Deadcalls => dead_calls::run(target),
-            Self::Clearbits => neighbours::clear_bits(target, time),
+            Self::ClearPage => neighbours::clear(target, time),
             Self::Sparse => neighbours::sparse(target, time),
             Self::Maps => neighbours::maps(target, time),
             Self::Notafile => neighbours::not_a_file(target, time),

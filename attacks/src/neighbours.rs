@@ -82,20 +82,20 @@ pub(crate) fn block_read(target: &Target, time: Duration) -> Outcome<String> {
     Ok(format!("{rounds} rounds"))
 }
 
-/// Clears all that it can write of the server's ready bits and sleep note.
+/// Clears all that it can write of its announcements to the server and of the server's sleep note.
 ///
 /// # Errors
 ///
 /// Fails if the attack cannot be tried.
-pub(crate) fn clear_bits(target: &Target, time: Duration) -> Outcome<String> {
+pub(crate) fn clear(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
     let (wake, _unread) = wake_file()?;
     let peer = Peer::connect(target, wake)?;
     let (mut rounds, mut notes) = (0_u64, 0_u64);
-    let zeros = [0; memory::READY_BITS_LEN];
+    let zeros = [0; memory::ANNOUNCEMENTS_LEN];
     while Instant::now() < end {
         for _ in 0..64 {
-            memory::write_at(&peer.theirs.ready_bits, &zeros, 0)?;
+            memory::write_at(&peer.theirs.announcements, &zeros, 0)?;
             notes += u64::from(memory::write_at(&peer.theirs.note, &zeros[..64], 0).is_ok());
             rounds += 1;
         }

@@ -171,7 +171,7 @@ fn with_patience(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 /// Returns the files of the server's messages on a link up to its attachment, and the index of the
-/// ready bit.
+/// server's queue pair.
 fn attachment(link: &OwnedFd) -> Outcome<(PeerFiles, u32)> {
     let mut context = Vec::new();
     loop {
@@ -179,7 +179,7 @@ fn attachment(link: &OwnedFd) -> Outcome<(PeerFiles, u32)> {
         if message.is_empty() {
             return Err("the server closed its link before it attached".into());
         }
-        if let Some(index) = links::ready_index(&message) {
+        if let Some(index) = links::attached_index(&message) {
             return Ok((PeerFiles::of(context, files)?, index));
         }
         if links::is_context(&message) {
@@ -196,7 +196,7 @@ pub(crate) struct Peer {
     /// This peer's files: what the server writes.
     pub(crate) ours: PeerFiles,
     method: u16,
-    ready_index: u32,
+    qp_index: u32,
     /// Sequence number of the next request.
     next_request: u64,
     /// Sequence number of the server's next message.
@@ -235,21 +235,21 @@ impl Peer {
         let gid = formats::own_gid(&server, 1);
         let stream = tcp(&target.address)?;
         let link = offer(&stream, &gid)?;
-        let (theirs, ready_index) = attachment(&link)?;
+        let (theirs, qp_index) = attachment(&link)?;
         let welcome = match handshake::receive_frame(&stream)? {
             Body::ServerHello(welcome) => welcome,
             other => return Err(format!("the server answered {other:?}").into()),
         };
         let endpoint = welcome.endpoint.unwrap_or_default();
-        let (ready_bits, note) = memory::sleeping_context()?;
+        let (announcements, note) = memory::sleeping_context()?;
         let ours = PeerFiles {
             ring: memory::ring(endpoint.psn)?,
-            ready_bits,
+            announcements,
             note,
             wake,
         };
         let context = [
-            ours.ready_bits.as_fd(),
+            ours.announcements.as_fd(),
             ours.note.as_fd(),
             ours.wake.as_fd(),
         ];
@@ -261,7 +261,7 @@ impl Peer {
             theirs,
             ours,
             method: handshake::method_number(&welcome.session, "verbline.bench.Bench/EchoFixed")?,
-            ready_index,
+            qp_index,
             next_request: u64::from(PSN) + 1,
             next_message: u64::from(endpoint.psn) + 1,
             _sockets: (stream, link),
@@ -282,7 +282,7 @@ impl Peer {
         let frame = handshake::request(self.method, generation, &work.to_message());
         memory::commit(&self.theirs.ring, self.next_request, &frame)?;
         self.next_request += 1;
-        memory::announce(&self.theirs, self.ready_index)
+        memory::announce(&self.theirs, self.qp_index)
     }
 
     /// Acknowledges the server's messages so far, and returns their number.

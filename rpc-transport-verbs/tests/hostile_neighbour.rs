@@ -183,11 +183,11 @@ fn attack_once(attack: &str) {
         }
         "clear" | "storm" => {
             let value = if attack == "clear" { 0 } else { u64::MAX };
-            let ready = mappings("verbline-ready", "rw");
-            assert!(!ready.is_empty());
+            let pages = mappings("verbline-announcements", "rw");
+            assert!(!pages.is_empty());
             for _ in 0..200 {
-                for words in &ready {
-                    words.store_all(value);
+                for page in &pages {
+                    page.store_all(value);
                 }
             }
         }
@@ -380,12 +380,12 @@ fn a_storm_of_calls_of_the_engine_ends_with_its_sender() {
 }
 
 #[test]
-fn cleared_ready_bits_silence_nobody_else() {
+fn cleared_announcements_silence_nobody_else() {
     attack_each("clear");
 }
 
 #[test]
-fn a_storm_of_ready_bits_stops_nobody() {
+fn a_storm_of_announcements_stops_nobody() {
     attack_each("storm");
 }
 

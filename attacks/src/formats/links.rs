@@ -53,8 +53,8 @@ pub(crate) fn arena(number: u64) -> Vec<u8> {
     packet(ARENA, &[&number.to_le_bytes()])
 }
 
-/// Returns the announcement of the peer's context. Its files are the ready bits, the notes and the
-/// wake file.
+/// Returns the announcement of the peer's context. Its files are the announcements, the notes and
+/// the wake file.
 #[must_use]
 pub(crate) fn context() -> Vec<u8> {
     packet(CONTEXT, &[&OUR_CONTEXT.to_le_bytes()])
@@ -74,9 +74,9 @@ pub(crate) fn attach(from: u32, to: u32) -> Vec<u8> {
     packet(ATTACH, &fields.each_ref().map(|field| &field[..]))
 }
 
-/// Returns the index of the ready bit if the message is an attachment.
+/// Returns the index of the receiver's queue pair if the message is an attachment.
 #[must_use]
-pub(crate) fn ready_index(packet: &[u8]) -> Option<u32> {
+pub(crate) fn attached_index(packet: &[u8]) -> Option<u32> {
     let [a, b, c, d] = *packet.strip_prefix(&ATTACH.to_le_bytes())?.last_chunk()?;
     Some(u32::from_le_bytes([a, b, c, d]))
 }
@@ -94,8 +94,8 @@ fn packet(kind: u32, fields: &[&[u8]]) -> Vec<u8> {
 pub(crate) struct PeerFiles {
     /// The ring.
     pub(crate) ring: OwnedFd,
-    /// The receiver's ready bits for the sender.
-    pub(crate) ready_bits: OwnedFd,
+    /// The sender's announcements to the receiver.
+    pub(crate) announcements: OwnedFd,
     /// The receiver's sleep note.
     pub(crate) note: OwnedFd,
     /// The file that wakes the receiver.
@@ -114,9 +114,9 @@ impl PeerFiles {
             <[OwnedFd; 3]>::try_from(context),
             <[OwnedFd; 1]>::try_from(ring),
         ) {
-            (Ok([ready_bits, note, wake]), Ok([ring])) => Ok(Self {
+            (Ok([announcements, note, wake]), Ok([ring])) => Ok(Self {
                 ring,
-                ready_bits,
+                announcements,
                 note,
                 wake,
             }),

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::links::PeerFiles;
 
 /// Version of the layout of shared memory.
-pub(super) const LAYOUT_VERSION: u32 = 6;
+pub(super) const LAYOUT_VERSION: u32 = 7;
 
 const SLOT_COUNT: u64 = 32;
 const SLOT_LEN: u64 = 256;
@@ -25,10 +25,14 @@ const NOTES_LEN: usize = 64 + (512 + 1024) * 64 + 2048 * 32;
 pub(crate) const ACK_OFFSET: u64 = 64;
 /// Offset of a ring's state, which is followed by its mark.
 const STATE_OFFSET: u64 = 128;
-/// Offset of the words of ready bits; the words' own bits come first.
-const READY_WORDS_OFFSET: u64 = 64;
-/// Bytes of the ready bits.
-pub(crate) const READY_BITS_LEN: usize = READY_WORDS_OFFSET as usize + 512 * 8;
+/// Offset of the entries in a page of announcements.
+const ENTRIES_OFFSET: usize = 128;
+/// Entries of a page.
+const ENTRIES: usize = 1024;
+/// Bytes of a page of announcements.
+pub(crate) const ANNOUNCEMENTS_LEN: usize = ENTRIES_OFFSET + ENTRIES * size_of::<u16>();
+/// The bit of an entry that tells its lap.
+const LAP: u16 = 1 << 15;
 
 /// Creates memory for a peer. It has the seals that the server wants, and `len` bytes of which only
 /// `content` has memory.
@@ -71,19 +75,19 @@ pub(crate) fn ring(psn: u32) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Creates ready bits, and notes that say that the context sleeps and that nobody polls it. The notes
+/// Creates a page of announcements, and notes that say that the context sleeps and that nobody polls it. The notes
 /// have no holes: the server refuses such.
 ///
 /// # Errors
 ///
 /// Fails if the kernel refuses it.
 pub(crate) fn sleeping_context() -> io::Result<(OwnedFd, OwnedFd)> {
-    let ready_bits = vec![0; READY_BITS_LEN.next_multiple_of(4096)];
+    let announcements = vec![0; ANNOUNCEMENTS_LEN.next_multiple_of(4096)];
     let mut notes = vec![0; NOTES_LEN.next_multiple_of(4096)];
     notes[..8].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
     let memory = |content: &[u8], seals| shared_memory(content.len() as u64, content, seals);
     Ok((
-        memory(&ready_bits, SealFlags::SEAL)?,
+        memory(&announcements, SealFlags::SEAL)?,
         memory(&notes, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?,
     ))
 }
@@ -115,21 +119,25 @@ pub(crate) fn is_committed(ring: impl AsFd, sequence: u64) -> io::Result<bool> {
     Ok(u64::from_le_bytes(word) & 0xffff_ffff == sequence & 0xffff_ffff)
 }
 
-/// Tells the receiver of a ring that it has messages. The bits of one byte are not set in one step,
-/// which is good enough for an attacker.
+/// Tells the receiver of a ring that it has messages. The page itself shows where the next entry goes: the
+/// entries of this lap have another bit than those of the lap before.
 ///
 /// # Errors
 ///
 /// Fails if the kernel refuses it.
 pub(crate) fn announce(files: &PeerFiles, index: u32) -> io::Result<()> {
-    let set = |offset: u64, bit: u64| {
-        let (at, mut byte) = (offset + bit / 8, [0]);
-        rustix::io::pread(&files.ready_bits, &mut byte, at)?;
-        write_at(&files.ready_bits, &[byte[0] | 1 << (bit % 8)], at)
+    let mut page = [0; ANNOUNCEMENTS_LEN];
+    rustix::io::pread(&files.announcements, &mut page, 0)?;
+    let (entries, _) = page[ENTRIES_OFFSET..].as_chunks();
+    let laps = entries.iter().map(|entry| u16::from_ne_bytes(*entry) & LAP);
+    let lap = laps.clone().next().unwrap_or_default();
+    let (place, lap) = match (laps.clone().position(|other| other != lap), lap) {
+        (Some(place), lap) => (place, lap),
+        (None, lap) => (0, lap ^ LAP),
     };
-    let word = u64::from(index / 64);
-    set(READY_WORDS_OFFSET, u64::from(index))?;
-    set(0, word)?;
+    let entry = lap | index as u16 & !LAP;
+    let at = ENTRIES_OFFSET + place * size_of::<u16>();
+    write_at(&files.announcements, &entry.to_ne_bytes(), at as u64)?;
     // A full file wakes its reader as well.
     let _ = rustix::io::write(&files.wake, &[1]);
     Ok(())

@@ -96,7 +96,7 @@ mod with_simulation {
         Fault {
             /// A committed message becomes visible late.
             LateMessage,
-            /// A ready bit that was set becomes visible late.
+            /// An announcement becomes visible late.
             LateBell,
             /// An acknowledgement becomes visible late, so a send completes late.
             LateCompletion,
@@ -155,14 +155,12 @@ mod with_simulation {
             Commit,
             /// Before the load of the mark.
             Doorbell,
-            /// Before the ready bit.
-            ReadyBit,
-            /// Before the ready bit's summary.
-            Summary,
+            /// Before the announcement of a ring.
+            Announcement,
             /// Before the write to the file that wakes a sleeper.
             Wake,
-            /// After summaries were taken, before their bits are.
-            TakeBits,
+            /// Before the taken announcements are counted for their sender.
+            TakeAnnouncements,
             /// Before the acknowledgement.
             Ack,
             /// After a message was copied, before it has a completion.

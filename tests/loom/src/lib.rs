@@ -42,6 +42,7 @@ mod hooks {
 mod provider {
     pub(crate) mod soft {
         pub(crate) mod shared {
+            pub(crate) mod announcements;
             pub(crate) mod commit;
             pub(crate) mod memory;
             pub(crate) mod ring {

@@ -25,8 +25,8 @@ pub struct DeviceCounters {
     pub rnr_nak_received: u64,
     /// Times that a shared receive queue reached its limit.
     pub srq_limit_events: u64,
-    /// Wakeups that senders on this side wrote (a ready bit) because the receiver was not polling
-    /// the ring.
+    /// Rings that senders on this side announced because the receiver was not polling them, once for
+    /// each doorbell.
     pub wakes: u64,
     /// Of these, wakeups of a receiver that slept, which needed a system call.
     pub sleepers_woken: u64,

@@ -14,11 +14,11 @@ use super::process::inbound;
 use super::process::link::{LinkSocket, Packet};
 use super::process::link_message::LinkMessage;
 use super::process::outbound::Link;
+use super::shared::announcements::AnnouncementPage;
 use super::shared::memory::SharedMemory;
 use super::shared::published::ContextNotes;
 use super::shared::ring::hostile::scribble;
 use super::shared::ring::{RING_LEN, RingReceiver};
-use super::shared::wake::DomainReadyBits;
 use super::shared::wake_socket::WakeSockets;
 use crate::QpNum;
 use crate::testing::Script;
@@ -95,7 +95,7 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
             },
             to: own.0,
             context: u32::from(script.byte() % 4),
-            ready_index: u32::from(script.short()),
+            from_index: u32::from(script.short()),
         },
     }
 }
@@ -151,14 +151,14 @@ fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -
         .collect()
 }
 
-/// Returns a file: a ring, ready bits, a socket to wake with, an arena with arbitrary contents, a
+/// Returns a file: a ring, a page of announcements, a socket to wake with, an arena with arbitrary contents, a
 /// context's notes, or memory that is too short or without seals.
 fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
     let shared = |len| SharedMemory::for_writers("forged", len).expect("memory");
     let again = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");
     match kind {
         0 => again(&forged.fd()),
-        1 => shared(size_of::<DomainReadyBits>()).fd,
+        1 => shared(size_of::<AnnouncementPage>()).fd,
         2 => {
             let sockets = WakeSockets::new().expect("an epoll set");
             sockets.add().expect("a pair of sockets").1

@@ -1,5 +1,5 @@
 //! A context that many peer processes are connected to. Its polls do not look at all of them, find
-//! a message even if its ready bit is lost, and do not let the rings of some peers displace those
+//! a message even if its announcement is lost, and do not let the rings of some peers displace those
 //! of others.
 
 use std::ops::Range;
@@ -11,9 +11,9 @@ use super::context::peer::Peer;
 use super::process::node::Node;
 use super::process::node::domain::Domain;
 use super::reliable::connect::Ready;
+use super::shared::announcements::AnnouncementPage;
 use super::shared::memory::{Mapping, PeerMemory};
 use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver, RingSender};
-use super::shared::wake::DomainReadyBits;
 use super::shared::wake_socket::EngineCaller;
 use crate::types::{
     Access, AddressVector, Gid, ModifyError, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint,
@@ -21,8 +21,8 @@ use crate::types::{
 };
 use crate::{CompletionQueue, Context, QueuePair, QueuePairConfig, SendRequest, Slot, WorkKind};
 
-/// A context with queue pairs that are connected to themselves, and with ready bits for other
-/// processes, which do not exist.
+/// A context with queue pairs that are connected to themselves, and with pages of announcements for
+/// other processes, which do not exist.
 struct Polled {
     cq: CompletionQueue,
     qps: Vec<QueuePair>,
@@ -66,6 +66,23 @@ impl Polled {
             assert!(completion.is_none());
         }
     }
+
+    /// Polls until one of two rings is cold.
+    fn make_one_cold(&mut self) {
+        let start = Instant::now();
+        let is_cold = |domain: &Domain| {
+            domain
+                .enter()
+                .is_ok_and(|state| state.common.lists.cold.len() == 1)
+        };
+        while !is_cold(&self.domain) {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "no ring went cold"
+            );
+            self.poll_in_vain(100);
+        }
+    }
 }
 
 fn connected_to_itself(mut qp: QueuePair, context: &Context) -> QueuePair {
@@ -82,21 +99,22 @@ fn connected_to_itself(mut qp: QueuePair, context: &Context) -> QueuePair {
     qp
 }
 
-/// The bits that a poll takes show which peers it looks at.
+/// The announcements that a poll takes show which peers it looks at.
 #[test]
-fn a_poll_looks_at_the_bits_of_one_peer() {
-    let polled = Polled::new(1, 1..201);
-    // The engine does not take bits meanwhile: it cannot enter the context.
+fn a_poll_looks_at_the_announcements_of_one_peer() {
+    let mut polled = Polled::new(2, 1..201);
+    polled.make_one_cold();
+    // The engine takes none meanwhile: it cannot enter the context.
     let mut state = polled.domain.enter().expect("no fork");
-    state.common.ready.set_for_all(0);
-    let mut left = state.common.ready.count_set();
+    state.common.ready.announce_for_all(0);
+    let mut left = state.common.ready.count_announcing();
     assert!(left >= 200);
     let mut polls = 0;
     while left > 0 {
         let before = left;
         let polled = state.poll(0, &mut Vec::new(), 1);
         assert_eq!(polled.expect("the queue works"), 0);
-        left = state.common.ready.count_set();
+        left = state.common.ready.count_announcing();
         assert!(before - left <= 1, "one poll took {}", before - left);
         polls += 1;
         assert!(polls <= 400, "{left} peers do not have their turn");
@@ -198,32 +216,20 @@ fn an_empty_poll_does_not_look_at_all_peers() {
     assert!(many < one * 20, "{one:?} became {many:?}");
 }
 
-/// A cold ring gets a message, and its ready bit is cleared before a poll looks at it. The engine
+/// A cold ring gets a message, and its announcement is cleared before a poll looks at it. The engine
 /// does nothing for a context that is polled: polls find the message by themselves.
 #[test]
-fn a_message_without_its_ready_bit_is_found() {
+fn a_message_without_its_announcement_is_found() {
     let mut polled = Polled::new(2, 1..100);
     let slots = &mut polled.slots;
     assert_eq!(polled.qps[0].post_recv(slots, 1).ok(), Some(()));
-    let start = Instant::now();
-    let is_cold = |domain: &Domain| {
-        domain
-            .enter()
-            .is_ok_and(|state| state.common.lists.cold.len() == 1)
-    };
-    while !is_cold(&polled.domain) {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "no ring went cold"
-        );
-        polled.poll_in_vain(100);
-    }
+    polled.make_one_cold();
     let slot = polled.slots.pop().expect("a slot");
     let mut list = vec![SendRequest::new(slot, 8)];
     let sent = polled.qps[0].post_send(&mut list, &mut |_| {});
     sent.expect("it is connected");
     let state = polled.domain.enter().expect("no fork");
-    let zeros = [0; size_of::<DomainReadyBits>()];
+    let zeros = [0; size_of::<AnnouncementPage>()];
     state.common.ready.scribble(0, &zeros);
     assert_eq!(state.common.lists.cold.len(), 1);
     drop(state);

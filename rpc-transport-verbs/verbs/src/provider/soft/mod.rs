@@ -4,7 +4,7 @@
 //! ```text
 //!   process A                                          process B
 //!   ┌────────────────────┐   link (Unix socket):       ┌────────────────────┐
-//!   │ node: GID, engine  │◄─ arenas, ready bits, ─────►│ node: GID, engine  │
+//!   │ node: GID, engine  │◄─ arenas, announcements, ─►│ node: GID, engine  │
 //!   │  └ context         │   rings, at set-up only     │  └ context         │
 //!   │     └ queue pair ──┼──► ring of B's queue pair ──┼──► receive, CQ     │
 //!   │        CQ ◄────────┼─── ring of A's queue pair ◄─┼─── queue pair      │
@@ -14,8 +14,8 @@
 //! The modules, bottom up:
 //!
 //! * [`shared`]: memory that two processes map. [`shared::ring`] is one direction of a connection,
-//!   with [`shared::commit`] and [`shared::descriptor`]; [`shared::wake`] holds cold rings, ready
-//!   bits and sleep.
+//!   with [`shared::commit`] and [`shared::descriptor`]; [`shared::wake`] and
+//!   [`shared::announcements`] hold cold rings and sleep.
 //! * [`wire`]: what a TCP connection between two queue pairs carries, as bytes.
 //! * [`context`]: the state of one context, which one thread at a time uses.
 //! * [`process`]: the node (GID, links, directory), the links to other processes, and the engine,
@@ -34,7 +34,7 @@
 //! completion or an event, and never the process.
 //!
 //! **What a peer can harm.** Whatever a peer can write, fill or shut down concerns that peer alone:
-//! its rings, its own set of ready bits for each context, its own socket to wake each context, its
+//! its rings, its own page of announcements for each context, its own socket to wake each context, its
 //! link. Bytes that a peer may write at that moment are copied by [`shared::copy`] and then checked.
 //! A peer of the same user can read the arenas of the contexts that it is connected to.
 //!
@@ -75,17 +75,18 @@
 //!   The lock is biased: it costs the poller no locked instruction. The engine thread only ever tries to
 //!   enter.
 //! * **The straight path.** A poll that finds nothing loads the context's lock, one word of pending
-//!   matters, the summary of one peer's ready bits and the commit word of the only hot ring. A plain
+//!   matters, the next announcement of one peer and the commit word of the only hot ring. A plain
 //!   message goes from its slot into a posted receive and out of the poll as a completion, without
 //!   passing the completion queue, when nothing else is pending and that queue is empty. A short
 //!   inline send is copied into its slot when it is posted; a doorbell afterwards notifies a receiver
 //!   that does not poll. Everything else takes the general path.
-//! * **Hot rings** are polled directly. A cold ring waits for its ready bit, which the sender sets
-//!   if it finds the ring's mark after its fence. Each peer process has a set of ready bits for each
-//!   context. Polls look at the sets in turns, and now and then at cold rings themselves, so that a
-//!   message without its bit is found within a millisecond by a context that is polled.
+//! * **Hot rings** are polled directly: at most sixteen, each as long as few messages of other rings
+//!   come between two of its own. The sender of a cold ring, which finds the ring's mark, announces the
+//!   ring in the page that its process has for the context. Polls look at these pages in turns, and
+//!   now and then at cold rings themselves, so that a message that nobody has announced is found
+//!   within ten milliseconds by a context that is polled. A cold ring's messages are received in place.
 //! * **Sleeping.** A context with an armed completion queue has only cold rings, and its sleep note
-//!   says that it sleeps. A sender that has set a bit reads the note and sends a byte through its
+//!   says that it sleeps. A sender that has announced a ring reads the note and sends a byte through its
 //!   socket to the context. Senders cannot clear the note, so a sender that is killed between two
 //!   steps leaves no context asleep. A thread that waits on a completion channel does the device's
 //!   work, and goes back to sleep until an armed queue has a completion. An acknowledgement notifies

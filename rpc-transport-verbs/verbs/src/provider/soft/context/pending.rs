@@ -13,10 +13,8 @@ pub(crate) enum Matter {
     Unattended = 4,
     /// A completion queue may hold completions, be armed, or have overrun.
     Completions = 8,
-    /// Ready bits lie in more than one summary word.
-    ManyQueuePairs = 16,
     /// The context has links over TCP.
-    TcpLinks = 32,
+    TcpLinks = 16,
 }
 
 /// The set of matters that are pending.

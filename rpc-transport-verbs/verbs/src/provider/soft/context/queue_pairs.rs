@@ -60,8 +60,7 @@ impl QueuePairs {
         self.history.removed(index, qp.core.number.0);
     }
 
-    /// Looks up what may be there, for reading: the index comes from a peer.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn get(&self, index: usize) -> Option<&SoftQueuePair> {
         self.table.get(index)
     }

@@ -62,8 +62,6 @@ pub(crate) struct Common {
     pub(crate) acks_due: u64,
     /// When the engine last checked the queue pairs with unacknowledged sends.
     pub(crate) timers_expired_at: Option<Instant>,
-    /// One more than the highest index of a queue pair so far.
-    pub(crate) qp_index_end: usize,
     pub(crate) events: Arc<EventQueue>,
     pub(crate) options: SoftOptions,
 }
@@ -108,7 +106,6 @@ impl State {
                 next_protection_domain: 0,
                 acks_due: 0,
                 timers_expired_at: None,
-                qp_index_end: 0,
                 events,
                 options,
             },

@@ -13,7 +13,7 @@ use super::capacities::{
 use super::context::completion_queues::CompletionRing;
 use super::context::regions::MAX_REGIONS;
 use super::process::node::Node;
-use super::shared::wake::MAX_READY;
+use super::shared::announcements::MAX_QUEUE_PAIRS;
 #[cfg(feature = "test-util")]
 use crate::hooks::has_simulation;
 use crate::provider::soft::process::node::domain::Domain;
@@ -47,7 +47,7 @@ pub(crate) use super::shared::memory::SharedMemory;
 pub(crate) use super::shared::program_pages::{make_private, make_private_after_fork, share};
 
 const LIMITS: DeviceAttributes = DeviceAttributes {
-    max_qp: MAX_READY,
+    max_qp: MAX_QUEUE_PAIRS,
     max_qp_wr: MAX_WR,
     max_sge: MAX_SGE,
     max_sge_rd: MAX_SGE,
@@ -62,7 +62,7 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_locked_len: usize::MAX,
     max_inline_data: MAX_INLINE,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
-    max_res_rd_atomic: MAX_RD_ATOMIC as usize * MAX_READY,
+    max_res_rd_atomic: MAX_RD_ATOMIC as usize * MAX_QUEUE_PAIRS,
     port_count: 1,
     ..device::ATTRIBUTES
 };

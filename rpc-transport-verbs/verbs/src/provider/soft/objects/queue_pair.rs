@@ -14,7 +14,6 @@ use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted};
 use crate::provider::soft::context::core::{Core, remote_of};
 use crate::provider::soft::context::initiator::Initiator;
 use crate::provider::soft::context::link::{Early, Link};
-use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::state::State;
@@ -22,8 +21,8 @@ use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::process::link_message::LinkMessage;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::reliable::connect::Ready;
+use crate::provider::soft::shared::announcements::MAX_QUEUE_PAIRS;
 use crate::provider::soft::shared::ring::RingReceiver;
-use crate::provider::soft::shared::wake::{GROUP, MAX_READY};
 use crate::provider::soft::unreliable::send::UnreliableSends;
 use crate::provider::soft::wire::hello::LinkAddress;
 use crate::provider::work::{
@@ -112,15 +111,11 @@ impl ProtectionDomain {
                 object: "srq",
             });
         }
-        if queue_pairs.len() == MAX_READY {
-            return Err(exhausted("create_qp", "queue pairs", MAX_READY));
+        if queue_pairs.len() == MAX_QUEUE_PAIRS {
+            return Err(exhausted("create_qp", "queue pairs", MAX_QUEUE_PAIRS));
         }
         let qp_index = queue_pairs.insert(qp);
-        common.qp_index_end = common.qp_index_end.max(qp_index as usize + 1);
-        common.lists.cold.make_room(common.qp_index_end);
-        if common.qp_index_end > GROUP {
-            common.pending.add(Matter::ManyQueuePairs);
-        }
+        common.lists.cold.make_room(qp_index as usize + 1);
         Ok(qp_index)
     }
 }
@@ -233,7 +228,7 @@ impl QueuePair {
             from: self.number.0,
             to: remote.0,
             context: self.domain.number,
-            ready_index: self.qp_index,
+            from_index: self.qp_index,
         };
         self.domain
             .node

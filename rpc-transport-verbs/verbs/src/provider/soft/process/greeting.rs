@@ -259,19 +259,23 @@ mod tests {
     #[test]
     fn a_refusal_for_versions_names_both() {
         assert_eq!(
-            Refusal::Layouts(layouts(7, 9)).to_string(),
-            "it has shared-memory layouts 7 to 9, this process has shared-memory layout 6: run the same version of Verbline on both sides"
+            Refusal::Layouts(layouts(8, 9)).to_string(),
+            format!(
+                "it has shared-memory layouts 8 to 9, this process has shared-memory layout {LAYOUT_VERSION}: run the same version of Verbline on both sides"
+            )
         );
         assert_eq!(
             LinkError::Layout { chosen: 9 }.to_string(),
-            "it chose shared-memory layout 9, this process has shared-memory layout 6: run the same version of Verbline on both sides"
+            format!(
+                "it chose shared-memory layout 9, this process has shared-memory layout {LAYOUT_VERSION}: run the same version of Verbline on both sides"
+            )
         );
     }
 
     #[test]
     fn every_refusal_travels() {
         for refusal in [
-            Refusal::Layouts(layouts(7, 9)),
+            Refusal::Layouts(layouts(8, 9)),
             Refusal::OtherProcess,
             Refusal::TooManyLinks { limit: 5 },
             Refusal::TooManyLinksOfProcess { limit: 6 },

@@ -133,7 +133,7 @@ fn carry_out(
             from,
             to,
             context,
-            ready_index,
+            from_index,
         } => {
             let [ring] = files.try_into().map_err(without)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
@@ -146,7 +146,7 @@ fn carry_out(
                 return Err(Failure::Lacking(reason));
             };
             let ring = Mapping::from_peer(&ring, RING_LEN, PeerMemory::Ring)?;
-            let notifier = RingNotifier::new(notifier, ready_index as usize);
+            let notifier = RingNotifier::new(notifier, from_index as usize);
             let ring = NewRing {
                 gid: peer.gid,
                 qp_num: from,

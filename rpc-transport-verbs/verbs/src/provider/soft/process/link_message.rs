@@ -32,8 +32,8 @@ pub(crate) enum LinkMessage {
     /// The answer to an `Arena` that the receiver could not map now, for lack of its own resources.
     ArenaRefused { number: u64 },
     /// With three files, by which the receiver notifies the sender's context `number` and reads
-    /// from it: the context's ready bits for the receiver, its notes, and the receiver's end of a
-    /// pair of wake sockets. Sent once per link and context, before the first `Attach` that names the context.
+    /// from it: the page in which the receiver announces rings, the context's notes, and the
+    /// receiver's end of a pair of wake sockets. Sent once per link and context, before the first `Attach` that names the context.
     Context { number: u32 },
     /// The context was closed: no queue pair of it is left.
     ContextGone { number: u32 },
@@ -45,12 +45,13 @@ pub(crate) enum LinkMessage {
     /// the queue pair that the sender has offered: see `claims`.
     Claim { nonce: Nonce, qp_num: u32 },
     /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
-    /// receives from `to`.
+    /// receives from `to`. The receiver announces it by
+    /// `from_index`.
     Attach {
         from: u32,
         to: u32,
         context: u32,
-        ready_index: u32,
+        from_index: u32,
     },
     /// The answer to an `Attach` that the receiver could not carry out, for lack of its own
     /// resources or because it does not know the context. It never sends into that ring.
@@ -145,10 +146,10 @@ impl LinkMessage {
                 from,
                 to,
                 context,
-                ready_index,
+                from_index,
             } => {
                 put(&ATTACH.to_le_bytes());
-                for field in [from, to, context, ready_index] {
+                for field in [from, to, context, from_index] {
                     put(&field.to_le_bytes());
                 }
             }
@@ -207,7 +208,7 @@ impl LinkMessage {
                 from: take_u32(&mut rest)?,
                 to: take_u32(&mut rest)?,
                 context: take_u32(&mut rest)?,
-                ready_index: take_u32(&mut rest)?,
+                from_index: take_u32(&mut rest)?,
             },
             _ => return None,
         };
@@ -302,11 +303,11 @@ mod tests {
             Just(LinkMessage::Wake),
             (any::<[u8; 16]>(), any::<u32>())
                 .prop_map(|(nonce, qp_num)| LinkMessage::Claim { nonce, qp_num }),
-            any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
+            any::<[u32; 4]>().prop_map(|[from, to, context, from_index]| LinkMessage::Attach {
                 from,
                 to,
                 context,
-                ready_index
+                from_index
             }),
         ]
     }

@@ -157,10 +157,10 @@ impl State {
 
     // ---- the engine ----
 
-    /// Removes the ready bits of a peer that has gone, after taking them: its last messages may lie
+    /// Removes the announcements of a peer that has gone, after taking them: its last messages may lie
     /// in cold rings.
     pub(crate) fn forget_ready_peer(&mut self, gid: &Gid) -> Option<ReadyPeer> {
-        self.handle_all_ready_bits();
+        self.take_all_announcements();
         self.finish_turn();
         self.common.ready.remove(gid)
     }
@@ -208,7 +208,7 @@ impl State {
         let received = if is_polled {
             0
         } else {
-            self.look_at_cold_rings(now);
+            self.common.lists.cold.look(now);
             self.progress()
         };
         self.expire_timers(now);

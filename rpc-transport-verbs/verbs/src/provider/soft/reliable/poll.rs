@@ -5,10 +5,10 @@
 //! matter to [`Pending`](crate::provider::soft::context::pending::Pending), which sends polls to the
 //! general path.
 
-use super::progress::make_hot_for;
 use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
+use crate::provider::soft::context::lists::{RingPlace, StraightLook};
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::state::{Common, Look, State};
 use crate::provider::soft::shared::commit::Commit;
@@ -18,8 +18,11 @@ use crate::types::{VerbsError, WorkCompletion};
 /// turn to the next ring: few, so that no ring and no sender waits for long.
 const STREAK: u32 = 16;
 
-/// Hot rings for each set of ready bits that a poll looks at, after the first set.
-const HOT_PER_LOOK: usize = 4;
+/// Polls from which one looks at some of the cold rings themselves.
+const ROUND: u64 = 64;
+
+/// Announcements that a poll takes at once.
+const TAKEN_AT_ONCE: usize = 16;
 
 impl State {
     /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
@@ -57,16 +60,12 @@ impl State {
     #[inline]
     pub(crate) fn look(&mut self) -> Look {
         self.common.polls += 1;
-        self.look_again()
-    }
-
-    #[inline(always)]
-    fn look_again(&mut self) -> Look {
-        let common = &mut self.common;
-        match &*common.lists.hot {
-            [ring] if common.pending.is_empty() && common.ready.pass_if_empty() => {
-                ring.next.look().map_or(Look::Nothing, Look::Message)
-            }
+        if !self.common.pending.is_empty() || self.has_work_of_cold_rings() {
+            return Look::Unclear;
+        }
+        match &*self.common.lists.hot {
+            [] => Look::Nothing,
+            [ring] => ring.next.look().map_or(Look::Nothing, Look::Message),
             _ => Look::Unclear,
         }
     }
@@ -91,7 +90,7 @@ impl State {
         }
         if let Some(ring) = common.lists.hot.first() {
             let qp = &mut queue_pairs[ring.qp_index];
-            if let Some(completion) = qp.receive_straight(common, 0, commit, cq) {
+            if let Some(completion) = qp.receive_straight(common, RingPlace::Hot(0), commit, cq) {
                 return Ok(Some(completion));
             }
         }
@@ -101,16 +100,10 @@ impl State {
     /// Ends a poll that has more to do than to look at one hot ring.
     #[inline(never)]
     pub(crate) fn poll_general(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
-        if self.common.ready.is_round_over() {
-            self.begin_round();
-            if self.look_again() == Look::Nothing {
-                return Ok(None);
-            }
-        }
         // Acknowledgements are not due for long only after a message that was sent from an arena.
         let common = &self.common;
         if (common.pending.is_empty() || common.polls < common.acks_due)
-            && let Some(found) = self.poll_only_ring(cq)
+            && let Some(found) = self.poll_straight(cq)
         {
             return Ok(found);
         }
@@ -123,10 +116,10 @@ impl State {
         if let Some(completion) = self.pop_completion(cq) {
             return Ok(Some(completion));
         }
-        if !inject!(LateBell) {
-            self.handle_ready_bits();
-        }
-        let message = self.take_from_hot_rings(cq);
+        self.take_announcements();
+        let message = self
+            .take_from_announced_ring(cq)
+            .or_else(|| self.take_from_hot_rings(cq));
         // Acknowledgements can wait for a few messages. A sleeping context cannot: the ring of this
         // one may be hot now, and its sender would not notify anyone of the next.
         let can_wait =
@@ -153,11 +146,11 @@ impl State {
         Ok(None)
     }
 
-    /// Polls the only hot ring, if nothing else is to be done: no acknowledgements are awaited, or
-    /// they are not due yet and nothing but completions depends on them. Returns `None`, and has done
-    /// nothing, if the general path has to be taken.
+    /// Polls the announced rings and the only hot one, if nothing else is to be done: no acknowledgements are
+    /// awaited, or they are not due yet and nothing but completions depends on them. Returns `None`, and has
+    /// received nothing, if the general path has to be taken.
     #[inline(never)]
-    fn poll_only_ring(&mut self, cq: usize) -> Option<Option<WorkCompletion>> {
+    fn poll_straight(&mut self, cq: usize) -> Option<Option<WorkCompletion>> {
         let Self {
             queue_pairs,
             common,
@@ -170,26 +163,23 @@ impl State {
             _ => false,
         };
         let only_acks = common.pending.is_empty() || common.pending.is_only(Matter::Awaiting);
-        let [ring] = &*common.lists.hot else {
-            return None;
-        };
-        if !acks_can_wait || !only_acks || !common.ready.pass_if_empty() {
+        if !acks_can_wait || !only_acks {
             return None;
         }
+        self.take_announcements();
         if inject!(LateMessage) {
             return Some(None);
         }
         if inject!(ShortPoll) {
             return Some(None);
         }
-        let Some(commit) = ring.next.look() else {
-            return Some(None);
-        };
-        let qp = &mut queue_pairs[ring.qp_index];
-        let straight = qp.receive_straight(common, 0, commit, cq);
-        straight
-            .or_else(|| qp.receive_straight_from_arena(common, 0, commit, cq))
-            .map(Some)
+        match self.common.lists.look_straight() {
+            StraightLook::Nothing => Some(None),
+            StraightLook::Message(ring, qp_index, commit) => {
+                self.receive_straight(ring, qp_index, commit, cq).map(Some)
+            }
+            StraightLook::SeveralHot => None,
+        }
     }
 
     /// Takes the oldest completion out of a queue.
@@ -217,15 +207,12 @@ impl State {
     fn take_from_hot_rings(&mut self, cq: usize) -> Option<WorkCompletion> {
         let is_quiet = self.common.completion_queues.queue(cq).is_quiet();
         for _ in 0..self.common.lists.hot.len() {
-            let Self {
-                queue_pairs,
-                common,
-            } = self;
-            if common.lists.first_look >= common.lists.hot.len() {
-                common.lists.first_look = 0;
+            let lists = &mut self.common.lists;
+            if lists.first_look >= lists.hot.len() {
+                lists.first_look = 0;
             }
-            let place = common.lists.first_look;
-            let Some(ring) = common.lists.hot.get_mut(place) else {
+            let place = lists.first_look;
+            let Some(ring) = lists.hot.get(place) else {
                 break;
             };
             let commit = ring.next.look().filter(|_| !inject!(LateMessage));
@@ -236,62 +223,62 @@ impl State {
                 }
                 continue;
             };
-            ring.empty_polls = 0;
             if is_quiet {
-                let qp = &mut queue_pairs[ring.qp_index];
-                if let Some(completion) = qp.receive_straight(common, place, commit, cq) {
-                    return Some(completion);
+                let (ring, qp_index) = (RingPlace::Hot(place), ring.qp_index);
+                let straight = self.receive_straight(ring, qp_index, commit, cq);
+                if straight.is_some() {
+                    return straight;
                 }
             }
             if self.receive_batch(place) != ReceiveOutcome::Closed {
                 self.common.lists.first_look += 1;
             }
             if !self.common.completion_queues.queue(cq).is_empty() {
-                break;
+                return None;
             }
         }
+        self.common.lists.found_none();
         None
     }
 
     // ---- what the next polls look at ----
 
-    /// Makes the cold rings hot that the next peer has set bits for: at most one word of them, of
-    /// one peer, and of a few more peers if many rings are hot.
+    /// Takes what the next peer has announced, if there are cold rings, and now and then looks at some of these.
     #[inline]
-    fn handle_ready_bits(&mut self) {
+    fn take_announcements(&mut self) {
+        if !inject!(LateBell) && self.has_work_of_cold_rings() {
+            self.take_more_announcements();
+        }
+    }
+
+    #[inline(never)]
+    fn take_more_announcements(&mut self) {
         let common = &mut self.common;
-        let is_simple =
-            common.lists.hot.len() < HOT_PER_LOOK && !common.pending.has(Matter::ManyQueuePairs);
-        if !is_simple || !common.ready.pass_if_empty() {
-            self.handle_more_ready_bits();
+        if common.polls.is_multiple_of(ROUND) {
+            common.lists.cold.look(hooks::now());
         }
+        let Common { ready, lists, .. } = common;
+        ready.take_next(TAKEN_AT_ONCE, |sender, found| {
+            lists.announced(sender, found);
+        });
     }
 
-    #[inline(never)]
-    fn handle_more_ready_bits(&mut self) {
-        for _ in 0..1 + self.common.lists.hot.len() / HOT_PER_LOOK {
-            if self.common.ready.is_round_over() {
-                self.begin_round();
+    /// Takes a message of the ring that has been announced for longest.
+    fn take_from_announced_ring(&mut self, cq: usize) -> Option<WorkCompletion> {
+        let (qp_index, commit) = self.common.lists.cold.next_announced()?;
+        if self.common.completion_queues.queue(cq).is_quiet() {
+            let ring = RingPlace::Cold(qp_index);
+            let straight = self.receive_straight(ring, qp_index, commit, cq);
+            if straight.is_some() {
+                return straight;
             }
-            let State {
-                queue_pairs,
-                common,
-            } = self;
-            let Common { ready, lists, .. } = common;
-            ready.take_next(common.qp_index_end, |gid, qp_index| {
-                make_hot_for(queue_pairs, lists, gid, qp_index);
-            });
         }
-    }
-
-    /// Begins another round of looks at ready bits, after looks at cold rings.
-    #[cold]
-    #[inline(never)]
-    fn begin_round(&mut self) {
-        self.common.ready.begin_round();
-        if !self.common.lists.cold.is_empty() {
-            self.look_at_cold_rings(hooks::now());
+        // The general way is for hot rings.
+        let (qp, common) = self.split(qp_index);
+        if let Some(rings) = qp.link.rings() {
+            common.lists.make_hot(rings, qp_index);
         }
+        None
     }
 
     #[cold]
@@ -300,5 +287,40 @@ impl State {
         self.common.pending.remove(Matter::Unattended);
         self.common.notes.sleep.set_attended();
         self.common.tcp.set_watched_by_engine(false);
+    }
+
+    /// Returns true if a poll has to look for messages in cold rings. Moves on to the next peer otherwise.
+    #[inline(always)]
+    fn has_work_of_cold_rings(&mut self) -> bool {
+        let Common {
+            polls,
+            lists,
+            ready,
+            ..
+        } = &mut self.common;
+        !lists.cold.is_empty()
+            && (polls.is_multiple_of(ROUND) || lists.cold.has_announced() || !ready.pass_if_empty())
+    }
+
+    /// Receives a message from a ring, where there are others, if everything about it is usual. Returns its
+    /// completion; see [`SoftQueuePair::receive_straight`].
+    ///
+    /// [`SoftQueuePair::receive_straight`]: crate::provider::soft::context::queue_pair::SoftQueuePair::receive_straight
+    #[inline]
+    fn receive_straight(
+        &mut self,
+        ring: RingPlace,
+        qp_index: u32,
+        commit: Commit,
+        cq: usize,
+    ) -> Option<WorkCompletion> {
+        let (qp, common) = self.split(qp_index);
+        let completion = qp
+            .receive_straight(common, ring, commit, cq)
+            .or_else(|| qp.receive_straight_from_arena(common, ring, commit, cq))?;
+        if let Some(rings) = qp.link.rings() {
+            common.lists.taken(ring, rings);
+        }
+        Some(completion)
     }
 }

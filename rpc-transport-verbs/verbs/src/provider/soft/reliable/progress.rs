@@ -1,4 +1,4 @@
-//! The progress of a context: the loop over everything that may have changed (hot rings, ready bits, TCP
+//! The progress of a context: the loop over everything that may have changed (hot rings, announcements, TCP
 //! connections, awaited acknowledgements), and the sleep of a context whose completion queues are armed.
 //!
 //! A look at the TCP connections makes one system call for each hot one, and one for all others. A link
@@ -7,37 +7,24 @@
 //! While a context sleeps, no thread polls its rings until a peer or the engine wakes it. `wake` draws the
 //! handshake with the peers.
 
-use std::time::Instant;
-
 use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::check::check_queue_pair;
 use crate::provider::soft::context::link::Link;
-use crate::provider::soft::context::lists::Lists;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::queue_pairs::QueuePairs;
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::context::tcp_link::LinkToken;
 use crate::provider::soft::context::tcp_links::HotState;
 use crate::provider::soft::shared::ring::SLOT_COUNT;
-use crate::types::{AsyncEvent, Gid, QpState};
-
-/// Maximum number of rings that are polled directly. Each costs a poll one cached line. With more
-/// rings than this, a poll of empty rings takes longer than the path over a ready bit.
-const MAX_HOT: usize = 16;
-/// Empty polls after which a ring goes cold while others are hot: some 10 µs of polling, far longer
-/// than a response takes, so that connections in use stay hot.
-const EMPTY_POLLS: u32 = 512;
-/// As `EMPTY_POLLS`, while more than `MAX_HOT` rings are hot.
-const EMPTY_POLLS_IF_CROWDED: u32 = 8;
+use crate::types::{AsyncEvent, QpState};
 
 impl State {
     /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     pub(crate) fn progress(&mut self) -> usize {
         if !inject!(LateBell) {
-            self.handle_all_ready_bits();
+            self.take_all_announcements();
         }
         let mut received = 0;
         let mut place = 0;
@@ -49,7 +36,7 @@ impl State {
             match self.receive_batch(place) {
                 ReceiveOutcome::Received(count) => {
                     received += count;
-                    self.common.lists.hot[place].empty_polls = 0;
+                    self.common.lists.arrived(place);
                     place += 1;
                 }
                 ReceiveOutcome::Empty => place += usize::from(self.stays_hot(place)),
@@ -164,29 +151,20 @@ impl State {
 
     // ---- hot and cold rings ----
 
-    /// Makes cold rings hot if their bits are set, for all peers.
-    pub(crate) fn handle_all_ready_bits(&mut self) {
+    /// Takes the announcements of all peers, and makes the rings hot that have messages.
+    pub(crate) fn take_all_announcements(&mut self) {
         let State {
             queue_pairs,
             common,
         } = self;
         let Common { ready, lists, .. } = common;
-        ready.take_all(common.qp_index_end, |gid, qp_index| {
-            make_hot_for(queue_pairs, lists, gid, qp_index);
-        });
-    }
-
-    /// Makes cold rings hot in which messages lie that no bit has announced.
-    pub(super) fn look_at_cold_rings(&mut self, now: Instant) {
-        let State {
-            queue_pairs,
-            common,
-        } = self;
-        let mut looks = common.lists.cold.looks_due(now);
-        while let Some(qp_index) = common.lists.cold.find(&mut looks) {
+        ready.take_all(|sender, found| lists.announced(sender, found));
+        lists.cold.look_at_owed();
+        while let Some((qp_index, _)) = lists.cold.next_announced() {
             // A ring is removed from the cold ones before its queue pair is.
-            if let Some(rings) = queue_pairs[qp_index].link.rings() {
-                common.lists.make_hot(rings, qp_index);
+            match queue_pairs[qp_index].link.rings() {
+                Some(rings) => lists.make_hot(rings, qp_index),
+                None => lists.remove_ring(qp_index),
             }
         }
     }
@@ -195,17 +173,9 @@ impl State {
     /// list, and the last ring takes its place.
     #[inline]
     pub(crate) fn stays_hot(&mut self, place: usize) -> bool {
-        let crowd = self.common.lists.hot.len();
-        let ring = &mut self.common.lists.hot[place];
-        ring.empty_polls += 1;
-        let patience = if crowd > MAX_HOT {
-            EMPTY_POLLS_IF_CROWDED
-        } else {
-            EMPTY_POLLS
-        };
-        // A lone ring stays hot, because it delays no other ring.
-        let is_patient = ring.empty_polls < patience && !inject!(GoesCold);
-        is_patient || crowd == 1 || !self.goes_cold(place)
+        let lists = &self.common.lists;
+        let is_recent = lists.is_recent(place) && (lists.hot.len() == 1 || !inject!(GoesCold));
+        is_recent || !self.goes_cold(place)
     }
 
     /// Makes a hot ring cold unless it holds a message, and returns true if it did. The ring is then
@@ -215,13 +185,13 @@ impl State {
             queue_pairs,
             common,
         } = self;
-        let ring = &mut common.lists.hot[place];
-        ring.empty_polls = 0;
-        let qp = &mut queue_pairs[ring.qp_index];
-        let rings = qp.link.rings_mut();
-        let is_cold = rings.is_some_and(|rings| rings.receiver.try_go_cold());
+        let qp = &mut queue_pairs[common.lists.hot[place].qp_index];
+        let Some(rings) = qp.link.rings_mut() else {
+            return false;
+        };
+        let is_cold = rings.receiver.try_go_cold();
         if is_cold {
-            common.lists.make_cold(place);
+            common.lists.make_cold(place, rings.peer.gid);
         }
         is_cold
     }
@@ -401,7 +371,7 @@ impl State {
         if self.wake_if_disarmed() {
             return;
         }
-        self.handle_all_ready_bits();
+        self.take_all_announcements();
         let mut place = 0;
         let mut found_nothing = false;
         // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
@@ -438,21 +408,5 @@ impl State {
             self.common.notes.sleep.wake_up();
         }
         is_awake
-    }
-}
-
-/// Makes a cold ring hot, because a peer has set its bit. A peer can set any bit: a bit without a
-/// cold ring of that peer behind it is ignored.
-pub(super) fn make_hot_for(
-    queue_pairs: &QueuePairs,
-    lists: &mut Lists,
-    gid: &Gid,
-    qp_index: usize,
-) {
-    if let Some(qp) = queue_pairs.get(qp_index)
-        && let Some(rings) = qp.link.rings()
-        && rings.peer.gid == *gid
-    {
-        lists.make_hot(rings, qp.core.index);
     }
 }

@@ -17,6 +17,7 @@ use crate::hooks::{inject, point};
 use crate::provider::soft::context::check::check_queue_pair;
 use crate::provider::soft::context::initiator::NotifyDrained;
 use crate::provider::soft::context::link::{Link, Rings, Tcp};
+use crate::provider::soft::context::lists::RingPlace;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::responder::{
@@ -59,7 +60,7 @@ impl SoftQueuePair {
     pub(crate) fn receive_straight(
         &mut self,
         common: &mut Common,
-        ring: usize,
+        ring: RingPlace,
         commit: Commit,
         cq: usize,
     ) -> Option<WorkCompletion> {
@@ -82,7 +83,7 @@ impl SoftQueuePair {
         if queue.consume_at(place) {
             report_limit(common, self.core.srq);
         }
-        receiver.advance_and_ack(commit, &mut common.lists.hot[ring].next);
+        receiver.advance_and_ack(commit, common.lists.next_of(ring));
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
@@ -102,7 +103,7 @@ impl SoftQueuePair {
     pub(crate) fn receive_straight_from_arena(
         &mut self,
         common: &mut Common,
-        ring: usize,
+        ring: RingPlace,
         commit: Commit,
         cq: usize,
     ) -> Option<WorkCompletion> {
@@ -140,7 +141,7 @@ impl SoftQueuePair {
         if queue.consume_at(place) {
             report_limit(common, self.core.srq);
         }
-        receiver.advance_and_ack(commit, &mut common.lists.hot[ring].next);
+        receiver.advance_and_ack(commit, common.lists.next_of(ring));
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,

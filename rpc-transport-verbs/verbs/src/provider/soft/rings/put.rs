@@ -21,9 +21,8 @@ use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, ReadPiece, RequestMessage,
 };
-use crate::provider::soft::shared::ring::{
-    MAX_IN_RING, ReceiverState, RingSender, STAGES, in_buffer,
-};
+use crate::provider::soft::shared::ring::{MAX_IN_RING, RingSender, STAGES, in_buffer};
+use crate::provider::soft::shared::wake::ReceiverState;
 use crate::provider::work::SendWork;
 use crate::types::{
     Access, CompletionOpcode, CompletionStatus, DeviceCounters, RemoteMemory, RemoteOperation,
@@ -265,29 +264,29 @@ impl Rings {
         if self.unannounced == Unannounced::Nothing {
             return;
         }
-        let Some(sender) = &self.sender else { return };
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
         counters.doorbells += 1;
-        let is_hot = sender.is_receiver_hot();
-        if is_hot && self.unannounced == Unannounced::Messages {
+        let found = sender.ring_doorbell();
+        if found == ReceiverState::Hot && self.unannounced == Unannounced::Messages {
             self.unannounced = Unannounced::Nothing;
         } else {
-            self.notify(counters, is_hot);
+            self.note(counters, found);
         }
     }
 
-    /// Notifies a receiver that does not poll the ring, or may have to wake its engine.
+    /// Counts what a doorbell has done for a receiver that does not poll the ring, and wakes its engine if
+    /// that may have to carry out what was written.
     #[cold]
     #[inline(never)]
-    fn notify(&mut self, counters: &mut DeviceCounters, is_hot: bool) {
+    fn note(&mut self, counters: &mut DeviceCounters, found: ReceiverState) {
         let was = std::mem::take(&mut self.unannounced);
-        let Some(sender) = &self.sender else { return };
-        if !is_hot {
-            counters.wakes += 1;
-            if sender.notify_cold_receiver() == ReceiverState::Asleep {
-                counters.sleepers_woken += 1;
-            }
-        }
-        if was == Unannounced::OneSided {
+        counters.wakes += u64::from(found != ReceiverState::Hot);
+        counters.sleepers_woken += u64::from(found == ReceiverState::Asleep);
+        if was == Unannounced::OneSided
+            && let Some(sender) = &self.sender
+        {
             sender.wake_engine();
         }
     }

@@ -167,11 +167,11 @@ impl Mapping {
                 }
                 ProtFlags::READ
             }
-            PeerMemory::Ring | PeerMemory::ReadyBits => ProtFlags::READ | ProtFlags::WRITE,
+            PeerMemory::Ring | PeerMemory::Announcements => ProtFlags::READ | ProtFlags::WRITE,
         };
         if memory != PeerMemory::Arena && is_huge(fd)? {
             return Err(invalid(
-                "a peer's ring, ready bits or notes have huge pages: only arenas may",
+                "a peer's ring, announcements or notes have huge pages: only arenas may",
             ));
         }
         let file = fstat(fd)?;
@@ -256,7 +256,7 @@ pub(crate) enum PeerMemory {
     /// The ring that the peer receives from: mapped for reading and writing.
     Ring,
     /// Mapped for reading and writing.
-    ReadyBits,
+    Announcements,
 }
 
 /// Memory of this process that peers map: the file to send to them, and our own mapping.
@@ -375,7 +375,7 @@ mod tests {
         PeerMemory::Arena,
         PeerMemory::ContextNotes,
         PeerMemory::Ring,
-        PeerMemory::ReadyBits,
+        PeerMemory::Announcements,
     ];
 
     fn file(seals: SealFlags, flags: MemfdFlags, len: usize) -> OwnedFd {
@@ -397,7 +397,7 @@ mod tests {
         ] {
             let memory = memory.unwrap();
             assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::Ring).is_err());
-            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::ReadyBits).is_err());
+            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::Announcements).is_err());
             assert!(Mapping::from_peer(&memory.fd, 5000, kind).is_ok());
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             assert!(fallocate(&memory.fd, hole, 0, 4096).is_err());
@@ -415,7 +415,7 @@ mod tests {
             assert!(Mapping::from_peer(&growing, 4096, memory).is_err());
             let writable = file(len, MemfdFlags::empty(), 8192);
             let mapped = Mapping::from_peer(&writable, 4096, memory);
-            if matches!(memory, PeerMemory::Ring | PeerMemory::ReadyBits) {
+            if matches!(memory, PeerMemory::Ring | PeerMemory::Announcements) {
                 assert!(mapped.is_ok());
             } else {
                 let error = mapped.unwrap_err();

@@ -1,6 +1,7 @@
-//! Data that processes share: sealed memory, rings, commit words, the bits that wake a context, and
+//! Data that processes share: sealed memory, rings, commit words, announcements to a context, and
 //! the keys and queue pairs that a context publishes.
 
+pub(super) mod announcements;
 pub(super) mod commit;
 pub(super) mod copy;
 pub(super) mod descriptor;

@@ -13,10 +13,11 @@ use crate::provider::soft::context::event_queue::EventQueue;
 use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::tcp_links::TcpLinks;
+use crate::provider::soft::shared::announcements::{Announced, AnnouncementPage};
 use crate::provider::soft::shared::memory::{Mapping, SharedMemory};
 use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::NotifierFiles;
-use crate::provider::soft::shared::wake::{DomainReadyBits, InSharedMemory, Mapped};
+use crate::provider::soft::shared::wake::{InSharedMemory, Mapped};
 use crate::provider::soft::shared::wake_socket::{WakeSockets, WakeToken};
 use crate::provider::soft::wire::hello::LinkAddress;
 use crate::types::{Forked, Gid, SoftOptions, SoftPath};
@@ -175,12 +176,13 @@ impl Domain {
     pub(crate) fn files_for(&self, gid: Gid) -> io::Result<(WakeToken, NotifierFiles)> {
         let no_notes = || io::Error::other("no peer in shared memory can reach this context");
         let notes = self.notes.as_ref().ok_or_else(no_notes)?.try_clone()?;
-        let bits = SharedMemory::for_writers("verbline-ready", size_of::<DomainReadyBits>())?;
-        let mapped_bits = mapped(bits.mapping)?;
+        let len = size_of::<AnnouncementPage>();
+        let page = SharedMemory::for_writers("verbline-announcements", len)?;
         let (token, peers_end) = self.wake.add()?;
         let peer = ReadyPeer {
             gid,
-            bits: mapped_bits,
+            page: mapped(page.mapping)?,
+            announced: Announced::default(),
             wake: token,
         };
         let old = match self.enter() {
@@ -188,7 +190,7 @@ impl Domain {
             Err(_) => Some(peer),
         };
         self.release(old);
-        Ok((token, [bits.fd, notes, peers_end]))
+        Ok((token, [page.fd, notes, peers_end]))
     }
 
     /// Releases what `files_for` made for a peer that has gone, unless newer ones have replaced it.

@@ -179,7 +179,7 @@ fn attach(context: u32) -> (LinkMessage, OwnedFd) {
         from: 7,
         to: 8,
         context,
-        ready_index: 0,
+        from_index: 0,
     };
     (
         message,

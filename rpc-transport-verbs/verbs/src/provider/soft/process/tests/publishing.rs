@@ -5,10 +5,11 @@ use super::super::link::tests::pair;
 use super::super::outbound::Link;
 use super::*;
 use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::shared::announcements::AnnouncementPage;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory, SharedMemory};
 use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::{RING_LEN, RingNotifier, RingReceiver, RingSender};
-use crate::provider::soft::shared::wake::{DomainReadyBits, SleepNote};
+use crate::provider::soft::shared::wake::SleepNote;
 use crate::provider::soft::shared::wake_socket::WakeSockets;
 
 /// Announces a context with notes of this length. Returns what READs through the context look up;
@@ -17,13 +18,13 @@ fn announce(len: usize, is_sealed: bool) -> Option<RingSender> {
     let node = Accepting::new();
     let peer = Arc::new(Peer::new(gid()));
     let link = Link::new(Arc::clone(&peer), u64::MAX, true, pair().0, Limits::OWN);
-    let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
+    let page = SharedMemory::for_writers("test", size_of::<AnnouncementPage>()).unwrap();
     let notes = match is_sealed {
         true => SharedMemory::for_readers("test", len).unwrap(),
         false => SharedMemory::for_writers("test", len).unwrap(),
     };
     let (_, wake) = WakeSockets::new().unwrap().add().unwrap();
-    let files = [bits.fd, notes.fd, wake].map(Into::into).into();
+    let files = [page.fd, notes.fd, wake].map(Into::into).into();
     let message = Packet::Message(LinkMessage::Context { number: 6 }, files);
     handle(&node.node, &link, message).ok()?;
     let notifier = RingNotifier::new(peer.context(6).expect("it is known"), 3);

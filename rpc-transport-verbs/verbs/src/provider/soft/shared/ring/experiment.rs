@@ -21,6 +21,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::tests::pair;
 use super::{RingReceiver, RingSender, in_buffer};
 use crate::provider::soft::shared::copy::copy_message;
+use crate::provider::soft::shared::wake::ReceiverState;
 
 const ROUNDS: usize = 24;
 const ROUND_TRIPS: usize = 4000;
@@ -64,7 +65,7 @@ fn pin(core: usize) {
 fn send(sender: &mut RingSender, message: &mut [u8; 240], len: usize) {
     while !sender.has_room(in_buffer(0, len)) {}
     sender.send(NonNull::from(message).cast(), len, 0);
-    assert!(sender.is_receiver_hot());
+    assert_eq!(sender.ring_doorbell(), ReceiverState::Hot);
 }
 
 fn receive(receiver: &mut RingReceiver, message: &mut [u8; 240], variant: Variant) {

@@ -4,10 +4,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::super::announcements::AnnouncementPage;
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::published::ContextNotes;
-use super::super::wake::DomainReadyBits;
 use super::super::wake_socket::{EngineCaller, WakeSockets};
 use super::{
     ContextNotifier, MAX_BUFFERED, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
@@ -98,11 +98,11 @@ pub fn soft_ring(bytes: &[u8]) {
         RingReceiver::new(u32::from(script.byte()) << 16, false).expect("memory for a ring");
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).expect("it is a ring");
-    let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
+    let page = SharedMemory::for_writers("ready", size_of::<AnnouncementPage>()).expect("memory");
     let notes = SharedMemory::for_readers("notes", size_of::<ContextNotes>()).expect("memory");
     let sockets = WakeSockets::new().expect("an epoll set");
     let (_, wake) = sockets.add().expect("a pair of sockets");
-    let files = [bits.fd, notes.fd, wake];
+    let files = [page.fd, notes.fd, wake];
     let context = ContextNotifier::from_peer(files, EngineCaller::default());
     let context = Arc::new(context.expect("they are valid"));
     let notifier = RingNotifier::new(context, usize::from(script.short()) << 4);
@@ -115,9 +115,7 @@ pub fn soft_ring(bytes: &[u8]) {
                 let len = piece.len().min(MAX_BUFFERED);
                 if sender.has_room(in_buffer(0, len)) {
                     sender.send(NonNull::from(piece).cast(), len, (step >> 3).into());
-                    if !sender.is_receiver_hot() {
-                        sender.notify_cold_receiver();
-                    }
+                    sender.ring_doorbell();
                 }
             }
             2 | 3 => {

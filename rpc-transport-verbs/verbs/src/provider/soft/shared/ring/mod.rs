@@ -28,9 +28,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(crate) use receiver::{Incoming, NextMessage, RingReceiver};
-pub(crate) use sender::{
-    ContextNotifier, NotifierFiles, ReceiverState, RingNotifier, RingSender, in_buffer,
-};
+pub(crate) use sender::{ContextNotifier, NotifierFiles, RingNotifier, RingSender, in_buffer};
 #[cfg(test)]
 pub(crate) use tests::pair;
 
@@ -70,8 +68,8 @@ const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
 /// Version of the shared-memory layout. Raise it with every change to the layout above, to the
-/// ready bits, to the notes of a context, or to the link messages.
-pub(crate) const LAYOUT_VERSION: u32 = 6;
+/// announcements, to the notes of a context, or to the link messages.
+pub(crate) const LAYOUT_VERSION: u32 = 7;
 
 #[repr(C, align(64))]
 struct Preamble {

@@ -92,6 +92,14 @@ impl NextMessage {
         commit
     }
 
+    /// Requests the lines of the message, which will be looked at soon.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        let slot = self.word.cast::<u8>().as_ptr();
+        prefetch::to_read(slot);
+        prefetch::to_read(slot.wrapping_add(LINE_LEN));
+    }
+
     /// Returns true if a message has been committed; for a ring that is not expected to have one.
     pub(crate) fn has_come(&self) -> bool {
         // SAFETY: as in `look`: the word is an atomic in a mapping that `_ring` keeps alive.

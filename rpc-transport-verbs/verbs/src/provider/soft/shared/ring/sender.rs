@@ -5,11 +5,14 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use biased_lock::BiasedLock;
+
+use super::super::announcements::{AnnouncementPage, Announcer};
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::published::{ContextNotes, Published};
 use super::super::sync::{AtomicU64, Ordering};
-use super::super::wake::{DomainReadyBits, InSharedMemory, Mapped};
+use super::super::wake::{self, InSharedMemory, Mapped, ReceiverState};
 use super::super::wake_socket::{EngineCaller, WakeSender};
 use super::buffer::Pieces;
 use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, READY, Ring, SLOT_COUNT};
@@ -33,22 +36,25 @@ pub(crate) struct RingSender {
     /// Responses are pending in slots. A slot must not be rewritten before its response is read, so
     /// only the code that reads responses may collect acknowledgements.
     is_held: bool,
+    /// The receiver seemed to poll the ring when a message since the last doorbell was committed.
+    has_unannounced: bool,
     notifier: RingNotifier,
 }
 
 /// Handle that notifies a peer's context that does not poll its rings, and wakes it if it sleeps.
 #[derive(Debug)]
 pub(crate) struct ContextNotifier {
-    /// The context's ready bits for this process.
-    bits: Mapped<DomainReadyBits>,
+    /// Where this process announces rings to the context. All its contexts do so.
+    page: Mapped<AnnouncementPage>,
+    announcer: BiasedLock<Announcer>,
     notes: Mapped<ContextNotes>,
     wake: WakeSender,
     /// Makes the engine of the context's process maintain its contexts.
     engine: EngineCaller,
 }
 
-/// The files with which a context is notified and read from: its ready bits for one peer, its notes,
-/// and the peer's end of a pair of wake sockets.
+/// The files with which a context is notified and read from: the page of announcements of one peer, its
+/// notes, and the peer's end of a pair of wake sockets.
 pub(crate) type NotifierFiles = [OwnedFd; 3];
 
 impl ContextNotifier {
@@ -57,9 +63,10 @@ impl ContextNotifier {
         files: [impl Into<PeerFile>; 3],
         engine: EngineCaller,
     ) -> io::Result<Self> {
-        let [bits, notes, wake] = files.map(Into::into);
+        let [page, notes, wake] = files.map(Into::into);
         Ok(Self {
-            bits: mapped(&bits, PeerMemory::ReadyBits)?,
+            page: mapped(&page, PeerMemory::Announcements)?,
+            announcer: BiasedLock::new(Announcer::default()),
             notes: mapped(&notes, PeerMemory::ContextNotes)?,
             wake: WakeSender::from_peer(wake)?,
             engine,
@@ -80,15 +87,6 @@ pub(crate) struct RingNotifier {
     index: usize,
 }
 
-/// State in which a notification found a receiver that does not poll the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReceiverState {
-    /// The receiver polls its ready bits; the ring's bit was set.
-    Cold,
-    /// The receiver slept; it has been woken.
-    Asleep,
-}
-
 impl RingNotifier {
     /// Creates the wakeup of a ring. `index` may come from a peer unchecked: it is range-checked at
     /// each use.
@@ -97,16 +95,20 @@ impl RingNotifier {
     }
 
     #[cold]
-    fn notify(&self) -> ReceiverState {
-        point!(ReadyBit);
-        self.context.bits.set(self.index);
-        if self.context.notes.sleep.is_asleep_after_bit() {
-            point!(Wake);
-            self.context.wake.wake();
-            ReceiverState::Asleep
-        } else {
-            ReceiverState::Cold
-        }
+    #[inline(never)]
+    fn announce(&self) {
+        point!(Announcement);
+        let ContextNotifier {
+            page, announcer, ..
+        } = &*self.context;
+        announcer.enter().announce(page, self.index);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_sleeper(&self) {
+        point!(Wake);
+        self.context.wake.wake();
     }
 
     #[cold]
@@ -162,6 +164,7 @@ impl RingSender {
             acked: psn,
             buffer: Pieces::default(),
             is_held: false,
+            has_unannounced: false,
             notifier,
         })
     }
@@ -373,19 +376,26 @@ impl RingSender {
         point!(Commit);
         self.ring.commit_word(self.next).publish(self.next, commit);
         self.next += 1;
+        let mark = &self.ring.head().readiness.mark;
+        if !wake::announce_if_armed(mark, || self.notifier.announce()) {
+            self.has_unannounced = true;
+        }
     }
 
-    /// Returns true if the receiver polls the ring. Call it once after a batch of messages, and
-    /// notify the receiver if it returns `false`.
+    /// Notifies the receiver of all messages since the last doorbell, unless it polls the ring, and wakes it
+    /// if it sleeps.
     #[inline]
-    pub(crate) fn is_receiver_hot(&self) -> bool {
+    pub(crate) fn ring_doorbell(&mut self) -> ReceiverState {
         point!(Doorbell);
-        !self.ring.head().readiness.mark.is_armed_after_commit()
-    }
-
-    /// Notifies a receiver that does not poll the ring.
-    pub(crate) fn notify_cold_receiver(&self) -> ReceiverState {
-        self.notifier.notify()
+        let are_announced = !std::mem::take(&mut self.has_unannounced);
+        let notifier = &self.notifier;
+        let mark = &self.ring.head().readiness.mark;
+        let sleep = &notifier.context.notes.sleep;
+        let found = wake::ring_doorbell(mark, sleep, are_announced, || notifier.announce());
+        if found == ReceiverState::Asleep {
+            notifier.wake_sleeper();
+        }
+        found
     }
 
     /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged
@@ -407,15 +417,14 @@ impl RingSender {
     }
 
     /// Lets the receiver retry the message that it sent the RNR NAK for.
-    pub(crate) fn allow_retry(&self, nak: Nak) {
+    pub(crate) fn allow_retry(&mut self, nak: Nak) {
         let retry: &AtomicU64 = &self.ring.head().notices.retry;
         point!(Retry);
         // Release: a receiver that sees this store has its own `nak` acknowledged; no data is
         // published.
         retry.store(nak.count, Ordering::Release);
-        if !self.is_receiver_hot() {
-            self.notifier.notify();
-        }
+        self.has_unannounced = true;
+        self.ring_doorbell();
     }
 
     /// Voids all descriptors in flight: afterwards the memory that they name may be written again.

@@ -9,11 +9,12 @@ use proptest::prelude::*;
 
 use super::sender::BadAck;
 use super::*;
+use crate::provider::soft::shared::announcements::AnnouncementPage;
 use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
 use crate::provider::soft::shared::published::ContextNotes;
-use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::provider::soft::shared::wake::ReceiverState;
 use crate::provider::soft::shared::wake_socket::{EngineCaller, WakeSockets};
 
 /// The commit of an empty message.
@@ -31,10 +32,10 @@ pub(crate) fn pair(psn: u32) -> (RingSender, RingReceiver) {
 }
 
 pub(super) fn notifier(index: usize) -> RingNotifier {
-    let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
+    let page = SharedMemory::for_writers("test", size_of::<AnnouncementPage>()).unwrap();
     let notes = SharedMemory::for_readers("test", size_of::<ContextNotes>()).unwrap();
     let (_, wake) = WakeSockets::new().unwrap().add().unwrap();
-    let files = [bits.fd, notes.fd, wake];
+    let files = [page.fd, notes.fd, wake];
     let context = ContextNotifier::from_peer(files, EngineCaller::default()).unwrap();
     RingNotifier::new(Arc::new(context), index)
 }
@@ -102,7 +103,7 @@ proptest! {
                     }
                     if has_room {
                         send(&mut sender, &message);
-                        prop_assert!(sender.is_receiver_hot());
+                        prop_assert_eq!(sender.ring_doorbell(), ReceiverState::Hot);
                         in_flight.push_back(message);
                         unacked_sender += 1;
                     }
@@ -247,10 +248,9 @@ fn a_cold_ring_notifies_its_receiver() {
     let (mut sender, mut receiver) = pair(0);
     assert!(receiver.try_go_cold());
     send(&mut sender, b"hello");
-    assert!(!sender.is_receiver_hot());
-    assert_eq!(sender.notify_cold_receiver(), ReceiverState::Cold);
+    assert_eq!(sender.ring_doorbell(), ReceiverState::Cold);
     receiver.go_hot();
-    assert!(sender.is_receiver_hot());
+    assert_eq!(sender.ring_doorbell(), ReceiverState::Hot);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_ring_does_not_go_cold_over_a_message() {
     let (mut sender, mut receiver) = pair(0);
     send(&mut sender, b"hello");
     assert!(!receiver.try_go_cold());
-    assert!(sender.is_receiver_hot(), "as hot as before");
+    assert_eq!(sender.ring_doorbell(), ReceiverState::Hot);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_ring_of_another_layout_is_refused_with_both_versions() {
     let error = RingSender::new(mapping, notifier(3)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a ring has shared-memory layout 7, this process has 6: run the same version of Verbline on both sides"
+        "a ring has shared-memory layout 8, this process has 7: run the same version of Verbline on both sides"
     );
 }
 
