@@ -2,7 +2,7 @@
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
 .PHONY: help demo new check test nightly setup test-rdma bench count figures
-.PHONY: conformance mutants judges interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload
+.PHONY: conformance mutants judges interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload curves
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^# --/ { printf "\n%s\n", substr($$0, 6) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,3 +84,7 @@ bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 
 overload: ## Measure the calls that are answered in time at 0.5 to 4 times the capacity (SPIN_US=50, CLIENT=local)
 	@cargo run --release --quiet -p benches -- overload --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}
+
+curves: ## Measure rate and latency against calls in flight, connections and size, and draw docs/pictures/curves-*.svg
+	@cargo run --release --quiet -p benches -- curves --device soft
+	@cp target/bench/curves-*-rate.svg target/bench/curves-*-latency.svg docs/pictures/

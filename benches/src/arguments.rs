@@ -35,6 +35,15 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     Unit::Bytes.parse(text).map(|bytes| bytes as usize)
 }
 
+/// Parses a number of things, of which there is one at least: `32`.
+///
+/// # Errors
+///
+/// Returns a sentence that describes the expected format.
+pub fn count(text: &str) -> Result<usize, String> {
+    Unit::Number.parse(text).map(|count| count as usize)
+}
+
 /// Parses the rates of a sweep, of which there are several: see [`Points::parse`].
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use proto::bench::BenchClient;
-use rpc_core::{CallError, Caller};
+use rpc_core::{CallError, Caller, Intents};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use verbline_load::{ClosedLoop, add_time};
@@ -113,6 +113,24 @@ pub async fn keep_in_flight<C: Caller>(
     });
     let record = period.closed_loop().try_run(callers).await?;
     Ok(record.service)
+}
+
+/// Returns intents with room for so many connections, and for so many calls in flight over each of them.
+/// Raises the limit of open files if that is needed.
+///
+/// # Errors
+///
+/// Fails if the limit cannot be raised.
+pub fn with_room(intents: Intents, connections: usize, in_flight: usize) -> Outcome<Intents> {
+    let (connections, in_flight) = (u32::try_from(connections)?, u32::try_from(in_flight)?);
+    if connections > intents.connections {
+        allow_more_files()?;
+    }
+    Ok(Intents {
+        connections: connections.max(intents.connections),
+        max_in_flight: in_flight.max(intents.max_in_flight),
+        ..intents
+    })
 }
 
 /// Raises the limit of open files to its maximum. A connection has a socket and shared memory in

@@ -77,14 +77,17 @@ impl Rounds {
         )
     }
 
+    /// Returns the least and the most value of a row.
+    #[must_use]
+    pub fn least_and_most(&self, row: usize) -> (f64, f64) {
+        least_and_most(self.values[row].iter().copied())
+    }
+
     /// Returns the least and the most ratio of a row to another in one round.
     #[must_use]
     pub fn least_and_most_ratio(&self, row: usize, base: usize) -> (f64, f64) {
         let pairs = self.values[row].iter().zip(&self.values[base]);
-        let ratios = pairs.map(|(value, base)| value / base);
-        ratios.fold((f64::INFINITY, 0.0), |(least, most), ratio| {
-            (least.min(ratio), most.max(ratio))
-        })
+        least_and_most(pairs.map(|(value, base)| value / base))
     }
 }
 
@@ -155,6 +158,12 @@ impl fmt::Display for Rounds {
     }
 }
 
+fn least_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, 0.0), |(least, most), value| {
+        (least.min(value), most.max(value))
+    })
+}
+
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some(slices::median_of(values)).filter(|median| !median.is_nan())
 }
@@ -178,6 +187,8 @@ mod tests {
         assert_eq!(rounds.median(1, Distance::Far), Some(99.0));
         assert_eq!(rounds.ratio(1, 0, None), Some(3.0));
         assert_eq!(rounds.median(0, None), Some(3.0));
+        assert_eq!(rounds.least_and_most(1), (2.0, 99.0));
+        assert_eq!(rounds.least_and_most_ratio(1, 0), (2.0, 33.0));
         assert_eq!(
             (rounds.count(Distance::Near), rounds.count(Distance::Far)),
             (5, 3)

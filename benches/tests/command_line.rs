@@ -295,6 +295,47 @@ fn neighbours_of_a_stream_are_compared_with_those_of_none() {
 }
 
 #[test]
+fn points_of_a_curve_that_are_none_are_refused_with_what_one_looks_like() {
+    for points in ["0", "1,many", "-1"] {
+        refused(&format!("curves --in-flight={points}"), "1 to 1000000");
+        refused(&format!("curves --connections={points}"), "1 to 1000000");
+        refused(&format!("curves --sizes={points}"), "4096, 64K, 8M");
+    }
+    refused("curves --rounds 0", "nothing could be measured");
+}
+
+#[test]
+fn a_curve_has_a_row_for_each_point_and_two_drawings() {
+    let words = "curves --rounds 1 --in-flight 1,8 --connections 1,3 --sizes 8,4K";
+    let Some(report) = report_of_two_cores(words) else {
+        return;
+    };
+    let curves = [
+        ("in_flight", ["1", "8"]),
+        ("connections", ["1", "3"]),
+        ("bytes", ["8", "4096"]),
+    ];
+    for (curve, points) in curves {
+        let rows = rows(&report, curve);
+        let names: Vec<_> = rows.iter().map(|row| &row["name"]).collect();
+        assert_eq!(names, points);
+        for row in rows {
+            let number = |figure: &str| row[figure].as_f64().expect("a number");
+            assert!(number("calls_per_s") > 0.0, "{row}");
+            assert!(number("p50_ns") <= number("p99_ns"), "{row}");
+        }
+        let file = |name: &str| {
+            let (folder, curve) = (env!("CARGO_TARGET_TMPDIR"), curve.replace('_', "-"));
+            let path = format!("{folder}/bench/curves-{curve}-{name}");
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        assert!(file("rate.svg").contains("\nmost of a turn\n"), "{curve}");
+        assert!(file("latency.svg").contains("\np99\n"), "{curve}");
+        file(&format!("{}.hgrm", points[1]));
+    }
+}
+
+#[test]
 fn copies_end_with_the_rule_of_the_machine() {
     let words = "copies --sizes 1024,16384 --pieces 8192 --rounds 1 --bytes 65536";
     let output = bench(words, &[]);

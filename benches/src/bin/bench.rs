@@ -54,6 +54,7 @@ measurements! {
     Pinning(pinning::Pinning),
     Throughput(throughput::Throughput),
     Connections(connections::Connections),
+    Curves(curves::Curves),
     Channels(channels::Channels),
     #[cfg(feature = "stream")]
     Stream(stream::Streams),

@@ -1,11 +1,10 @@
 //! What connections cost: the rate over one, beside many idle ones, and over many in turn.
 
 use clap::Args;
-use rpc_core::Intents;
 
 use crate::Outcome;
-use crate::in_flight::allow_more_files;
-use crate::rates::rate_of_turn;
+use crate::in_flight::with_room;
+use crate::rates::turn;
 use crate::rounds::alternate_rows;
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
@@ -31,15 +30,11 @@ impl Measurement for Connections {
         let load = self.message.load()?;
         let intents = self.message.intents(&load);
         let all = self.idle + 1;
-        let intents_of_many = Intents {
-            connections: u32::try_from(all)?.max(intents.connections),
-            ..intents.clone()
-        };
+        let intents_of_many = with_room(intents.clone(), all, 0)?;
         bench.announce(format_args!(
             "{} rounds of calls of {} bytes, {} in flight from one thread",
             self.rounds, self.message.size, self.in_flight
         ));
-        allow_more_files()?;
         let one = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
         one.server().pause()?;
         let mut many = Rpc::start_pinned(&bench.device, bench.cores, &intents_of_many)?;
@@ -61,7 +56,7 @@ impl Measurement for Connections {
                 1 => (&many, &of_many[..1]),
                 _ => (&many, &of_many[..]),
             };
-            rate_of_turn(client, connections, &load, self.in_flight)
+            Ok(turn(client, connections, &load, self.in_flight)?.calls_per_s)
         })?;
         bench
             .report

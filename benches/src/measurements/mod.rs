@@ -9,6 +9,7 @@ pub mod channels;
 pub mod compare;
 pub mod connections;
 pub mod copies;
+pub mod curves;
 pub mod idle;
 pub mod latency;
 pub mod open;

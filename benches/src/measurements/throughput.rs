@@ -10,7 +10,7 @@ use proto::bench::StatsReply;
 use rpc_core::transport::Counters;
 use rpc_core::{Intents, block_on};
 
-use crate::in_flight::{Period, allow_more_files, keep_in_flight};
+use crate::in_flight::{Period, keep_in_flight, with_room};
 use crate::message::Load;
 use crate::report::Row;
 use crate::rpc::{Client, Rpc};
@@ -180,17 +180,11 @@ impl Throughput {
 
     /// Returns the intents for both sides, sized for the requested load and no more.
     fn intents(&self, load: &Load) -> Outcome<Intents> {
-        let defaults = self.message.intents(load);
-        let all = u32::try_from(self.connections() + self.idle_connections)?;
-        let each = u32::try_from(self.in_flight().div_ceil(self.connections()))?;
-        if all > defaults.connections {
-            allow_more_files()?;
-        }
-        Ok(Intents {
-            connections: all.max(defaults.connections),
-            max_in_flight: each.max(defaults.max_in_flight),
-            ..defaults
-        })
+        with_room(
+            self.message.intents(load),
+            self.connections() + self.idle_connections,
+            self.in_flight().div_ceil(self.connections()),
+        )
     }
 }
 
