@@ -2,7 +2,7 @@
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
 .PHONY: help demo new check test nightly setup test-rdma bench count figures
-.PHONY: conformance mutants judges interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload curves
+.PHONY: conformance mutants judges interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload ratios curves
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^# --/ { printf "\n%s\n", substr($$0, 6) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ count: ## Count what a call costs under valgrind; fails if it costs more than ac
 figures: ## Print the figures of the source tree: lines, functions, asserts, circles, tests, documents
 	@cargo run --quiet -p tidy
 
-nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions fuzz soak newest gateway judges advisories')
+nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions ratios fuzz soak newest gateway judges advisories')
 	@.ci/nightly $(ONLY)
 
 # -- Single checks
@@ -84,6 +84,9 @@ bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 
 overload: ## Measure the calls that are answered in time at 0.5 to 4 times the capacity (SPIN_US=50, CLIENT=local)
 	@cargo run --release --quiet -p benches -- overload --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}
+
+ratios: ## Measure what 64 connections, 32 calls in flight and longer messages do to the rate; fails far below what is accepted
+	@cargo run --release --quiet -p benches -- ratios
 
 curves: ## Measure rate and latency against calls in flight, connections and size, and draw docs/pictures/curves-*.svg
 	@cargo run --release --quiet -p benches -- curves --device soft

@@ -59,22 +59,30 @@ impl Rounds {
         )
     }
 
-    /// Returns the ratio of a row to another: the median over the rounds in which both were measured
-    /// in this state, or over all.
+    /// Returns the ratios of a row to another in the rounds in which both were measured in this state, or
+    /// in all.
+    pub fn ratios(
+        &self,
+        row: usize,
+        base: usize,
+        state: impl Into<Option<Distance>>,
+    ) -> impl Iterator<Item = f64> {
+        let state = state.into();
+        let pairs = self.values[row].iter().zip(&self.values[base]).enumerate();
+        let is_in = move |round| self.is_in(state, row, round) && self.is_in(state, base, round);
+        pairs
+            .filter(move |(round, _)| is_in(*round))
+            .map(|(_, (value, base))| value / base)
+    }
+
+    /// Returns the median of these ratios.
     pub fn ratio(
         &self,
         row: usize,
         base: usize,
         state: impl Into<Option<Distance>>,
     ) -> Option<f64> {
-        let state = state.into();
-        let pairs = self.values[row].iter().zip(&self.values[base]).enumerate();
-        let is_in = |round| self.is_in(state, row, round) && self.is_in(state, base, round);
-        median(
-            pairs
-                .filter(|(round, _)| is_in(*round))
-                .map(|(_, (value, base))| value / base),
-        )
+        median(self.ratios(row, base, state))
     }
 
     /// Returns the least and the most value of a row.
@@ -86,8 +94,7 @@ impl Rounds {
     /// Returns the least and the most ratio of a row to another in one round.
     #[must_use]
     pub fn least_and_most_ratio(&self, row: usize, base: usize) -> (f64, f64) {
-        let pairs = self.values[row].iter().zip(&self.values[base]);
-        least_and_most(pairs.map(|(value, base)| value / base))
+        least_and_most(self.ratios(row, base, None))
     }
 }
 
@@ -158,7 +165,8 @@ impl fmt::Display for Rounds {
     }
 }
 
-fn least_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
+/// Returns the least and the most of these values.
+pub fn least_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(least, most), value| {
         (least.min(value), most.max(value))
     })

@@ -57,6 +57,8 @@ pub struct Bench {
     pub cores: Cores,
     /// What was found so far.
     pub report: Report,
+    /// What was found and must not be. The measurement fails after the report.
+    pub failures: Vec<String>,
 }
 
 impl Bench {
@@ -64,7 +66,7 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// Returns whatever ends the measurement.
+    /// Returns whatever ends the measurement, or what was found and must not be.
     pub fn run(name: &str, args: &SetupArgs, measurement: &dyn Measurement) -> Outcome<()> {
         let device = match args.device.as_deref().or(measurement.device()) {
             Some(name) => Device::open(name)?,
@@ -73,6 +75,7 @@ impl Bench {
         let mut bench = Bench {
             cores: Cores::choose()?,
             report: Report::new(name),
+            failures: Vec::new(),
             device,
         };
         measurement.measure(&mut bench)?;
@@ -85,7 +88,10 @@ impl Bench {
         if args.json {
             println!("{}", report.to_json());
         }
-        Ok(())
+        match &bench.failures[..] {
+            [] => Ok(()),
+            failures => Err(failures.join("\n").into()),
+        }
     }
 
     /// Returns the name of the device.

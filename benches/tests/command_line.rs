@@ -301,7 +301,12 @@ fn points_of_a_curve_that_are_none_are_refused_with_what_one_looks_like() {
         refused(&format!("curves --connections={points}"), "1 to 1000000");
         refused(&format!("curves --sizes={points}"), "4096, 64K, 8M");
     }
-    refused("curves --rounds 0", "nothing could be measured");
+    for measurement in ["curves", "ratios"] {
+        refused(
+            &format!("{measurement} --rounds 0"),
+            "nothing could be measured",
+        );
+    }
 }
 
 #[test]
@@ -332,6 +337,21 @@ fn a_curve_has_a_row_for_each_point_and_two_drawings() {
         assert!(file("rate.svg").contains("\nmost of a turn\n"), "{curve}");
         assert!(file("latency.svg").contains("\np99\n"), "{curve}");
         file(&format!("{}.hgrm", points[1]));
+    }
+}
+
+#[test]
+fn ratios_of_one_round_are_shown_and_not_judged() {
+    let Some(report) = report_of_two_cores("ratios --rounds 1") else {
+        return;
+    };
+    assert_eq!(rows(&report, "loads").len(), 7, "{report}");
+    for row in rows(&report, "ratios") {
+        assert!(
+            row["ratio"].is_f64() && row["accepted_ratio"].is_f64(),
+            "{row}"
+        );
+        assert_eq!((&row["rounds"], &row["verdict"]), (&1.into(), &"".into()));
     }
 }
 

@@ -67,6 +67,7 @@ measurements! {
     Unfair(unfair::Unfair),
     #[cfg(feature = "stream")]
     OverTcp(over_tcp::OverTcp),
+    Ratios(ratios::Ratios),
     Rdma(rdma::Rdma),
     #[cfg(feature = "peers")]
     Peers(peers::Peers),

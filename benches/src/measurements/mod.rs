@@ -19,6 +19,7 @@ pub mod overload;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod pinning;
+pub mod ratios;
 pub mod rdma;
 #[cfg(feature = "stream")]
 pub mod stream;
