@@ -561,9 +561,9 @@ impl Frames {
     /// Sends one frame in each direction.
     #[inline]
     fn exchange(&mut self) -> Outcome<()> {
-        self.client.send(&self.frame)?;
+        self.client.send(&mut self.frame)?;
         self.server.receive(&self.frame)?;
-        self.server.send(&self.frame)?;
+        self.server.send(&mut self.frame)?;
         self.client.receive(&self.frame)
     }
 }
@@ -580,9 +580,10 @@ fn accept(server: &mut VerbsTransport) -> Outcome<ConnectionId> {
 
 impl End {
     #[inline]
-    fn send(&mut self, frame: &[u8]) -> Outcome<()> {
-        self.transport.check_inline(self.connection, frame.len())?;
-        self.transport.send_inline(self.connection, frame)?;
+    fn send(&mut self, frame: &mut [u8]) -> Outcome<()> {
+        let complete = |_: &mut [u8]| Some(());
+        self.transport
+            .send_inline(self.connection, frame, complete)?;
         self.transport.flush();
         Ok(())
     }

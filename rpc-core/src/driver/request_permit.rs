@@ -168,23 +168,29 @@ impl<T: Transport> RequestPermit<'_, T> {
     /// Sends the request in `frame`, whose header is still to be written.
     #[inline]
     pub(super) fn send_inline(
-        mut self,
+        self,
         request: &RequestHead,
         now: Option<Instant>,
         frame: &mut [u8],
         wake: &mut WakeTarget,
     ) -> Result<CallId, Obstacle> {
-        let id = self.link.id;
-        if let Err(error) = self.transport.check_inline(id, frame.len()) {
-            return Err(Obstacle::of_reserve(error, request));
+        let time_us = self.time_on_peers_clock(request, now);
+        let (link, timers) = (&mut *self.link, &mut *self.timers);
+        let sent = self.transport.send_inline(link.id, frame, |frame| {
+            let kind = FrameKind::Request;
+            let header = link.begin_call(self.key, kind, request, time_us, timers, wake)?;
+            header.encode(frame);
+            Some(header.call)
+        });
+        match sent {
+            Ok(Some(call)) => {
+                *self.unflushed = true;
+                mem::forget(self);
+                Ok(call)
+            }
+            Ok(None) => Err(Obstacle::NoCredit),
+            Err(error) => Err(Obstacle::of_reserve(error, request)),
         }
-        let header = self.begin_call(FrameKind::Request, request, now, wake)?;
-        header.encode(frame);
-        // If the connection has ended, the next event reports it and fails this call.
-        let _ = self.transport.send_inline(id, frame);
-        *self.unflushed = true;
-        mem::forget(self);
-        Ok(header.call)
     }
 
     /// Reserves a slot for a request that is longer than an inline frame.
@@ -197,7 +203,6 @@ impl<T: Transport> RequestPermit<'_, T> {
 
     /// Adds the call to the call table, takes `wake` for it, and returns the header of its request.
     /// After that, the request has to be sent.
-    #[inline(always)]
     fn begin_call(
         &mut self,
         kind: FrameKind,
@@ -205,23 +210,47 @@ impl<T: Transport> RequestPermit<'_, T> {
         now: Option<Instant>,
         wake: &mut WakeTarget,
     ) -> Result<FrameHeader, Obstacle> {
-        // Responses that leaked futures never took may occupy all ids.
-        let Some(call) = self.link.calls.begin(wake) else {
-            return Err(Obstacle::NoCredit);
-        };
-        let connection = &mut self.link.connection;
-        let mut header = connection.next_header(kind, call, request.method);
+        let time_us = self.time_on_peers_clock(request, now);
+        let begun = self
+            .link
+            .begin_call(self.key, kind, request, time_us, self.timers, wake);
+        begun.ok_or(Obstacle::NoCredit)
+    }
+
+    /// Returns the deadline of a request for its header.
+    #[inline(always)]
+    fn time_on_peers_clock(&self, request: &RequestHead, now: Option<Instant>) -> u32 {
+        now.zip(request.deadline).map_or(0, |(now, deadline)| {
+            let peer = self.transport.peer_clock(self.link.id);
+            on_peers_clock(self.clock, peer, deadline, now)
+        })
+    }
+}
+
+impl<B> Link<B> {
+    /// Adds a call to the call table, takes `wake` for it, and returns the header of its request. After
+    /// that, the request has to be sent. Returns `None` if responses that leaked futures never took
+    /// occupy all ids.
+    #[inline(always)]
+    fn begin_call(
+        &mut self,
+        key: LinkKey,
+        kind: FrameKind,
+        request: &RequestHead,
+        time_us: u32,
+        timers: &mut Timers<TimerTarget>,
+        wake: &mut WakeTarget,
+    ) -> Option<FrameHeader> {
+        let call = self.calls.begin(wake)?;
+        let mut header = self.connection.next_header(kind, call, request.method);
         // Longer metadata was rejected.
         header.metadata_len = request.metadata_len as u16;
-        if let Some((now, deadline)) = now.zip(request.deadline) {
-            let peer = self.transport.peer_clock(self.link.id);
-            header.time_us = on_peers_clock(self.clock, peer, deadline, now);
-            let timer = self
-                .timers
-                .insert(deadline, TimerTarget::Call(self.key, call));
-            self.link.calls.set_timer(call, timer);
+        header.time_us = time_us;
+        if let Some(deadline) = request.deadline {
+            let timer = timers.insert(deadline, TimerTarget::Call(key, call));
+            self.calls.set_timer(call, timer);
         }
-        Ok(header)
+        Some(header)
     }
 }
 

@@ -89,7 +89,7 @@ impl<T: Transport> Driver<T> {
         match outcome {
             Served::Encoded(len) => {
                 let frame = &mut frame[..HEADER_LEN + len.total()];
-                self.state.borrow_mut().respond_later(call, len, frame);
+                self.state.borrow_mut().respond_inline(call, len, frame);
             }
             Served::Long(handler_key, len) => self.respond_long(call, handler, handler_key, len),
             Served::Failed(status) => self.respond_status(call, status),
@@ -116,7 +116,7 @@ impl<T: Transport> Driver<T> {
         match response {
             BlockedResponse::Encoded { mut frame, len } => {
                 let state = &mut *self.state.borrow_mut();
-                state.respond_later(&call, len, &mut frame);
+                state.respond_inline(&call, len, &mut frame);
             }
             BlockedResponse::Kept { handler_key, len } => {
                 let handler = self.methods.borrow().handler(call.served.method).cloned();
@@ -213,7 +213,7 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Takes back what a request had until its handler's first poll has ended: its credit, which is recorded
     /// as owed, and perhaps its reference to the peer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_back(&mut self, link: LinkKey) {
         if let Some(entry) = self.links.get_mut(link.index()) {
             if let Some(peer) = &mut entry.peer {
@@ -248,7 +248,8 @@ impl<T: Transport> State<T> {
     }
 
     /// Sends a response whose frame is complete but for its header, or blocks it.
-    #[inline(always)]
+    // Never inlined: with one copy of it, the send is inlined here.
+    #[inline(never)]
     pub(super) fn respond_inline(
         &mut self,
         call: &IncomingCall,
@@ -262,37 +263,33 @@ impl<T: Transport> State<T> {
         if link.ended.is_some() {
             return self.counters.dropped(call.served.method);
         }
-        let (id, longest) = (link.id, link.longest_message.bytes());
-        let checked = match len.message > longest {
+        let longest = link.longest_message.bytes();
+        let sent = match len.message > longest {
             true => Err(ReserveError::TooLong {
                 len: len.message,
                 limit: longest,
             }),
-            false => self.transport.check_inline(id, frame.len()),
+            false => self.transport.send_inline(link.id, frame, |frame| {
+                let connection = &mut link.connection;
+                let flags = match len.has_initial | call.stream.is_some() {
+                    false => Flags::NONE,
+                    true => rare_flags(call, len),
+                };
+                let kind = FrameKind::Response;
+                let mut header = connection.next_header_with(kind, flags, call.call, code);
+                // Longer metadata was rejected when its length was computed.
+                header.metadata_len = len.metadata as u16;
+                header.encode(frame);
+                // Before the client can have the response, so that its time is never shorter than the
+                // server's.
+                self.counters.responded(call.served, code);
+                Some(())
+            }),
         };
-        if let Err(error) = checked {
-            return self.cannot_respond(call, len, frame, error);
+        match sent {
+            Ok(_) => self.unflushed = true,
+            Err(error) => self.cannot_respond(call, len, frame, error),
         }
-        let connection = &mut link.connection;
-        let flags = match len.has_initial | call.stream.is_some() {
-            false => Flags::NONE,
-            true => rare_flags(call, len),
-        };
-        let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
-        // Longer metadata was rejected when its length was computed.
-        header.metadata_len = len.metadata as u16;
-        header.encode(frame);
-        // Before the client can have the response, so that its time is never shorter than the server's.
-        self.counters.responded(call.served, code);
-        // If the connection has ended, the next event reports it.
-        let _ = self.transport.send_inline(id, frame);
-        self.unflushed = true;
-    }
-
-    /// Like [`respond_inline`](Self::respond_inline), for a response that its first poll has not sent.
-    #[inline(never)]
-    fn respond_later(&mut self, call: &IncomingCall, len: ResponseLengths, frame: &mut [u8]) {
-        self.respond_inline(call, len, frame);
     }
 
     /// Handles a short response that cannot be sent now, or never.

@@ -209,23 +209,24 @@ pub trait Transport: 'static {
         self.adopt(dialed)
     }
 
-    /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes to
-    /// `connection` now. `len` is at most [`Limits::max_inline_len`].
+    /// Sends a copy of `frame`, which has at most [`Limits::max_inline_len`] bytes. A peer that polls
+    /// may receive it at once, and the others after the next [`flush`](Self::flush).
+    ///
+    /// The transport calls `complete` when it is known that the frame can be sent now. It writes what
+    /// is missing, such as a header whose credits must not be lost. If it returns `None`, nothing is
+    /// sent. If the device rejects the frame after that, an event reports that the connection has
+    /// ended.
     ///
     /// # Errors
     ///
     /// Returns [`ReserveError`] if no entry of the send queue is free at the moment, the frame is too
-    /// long for the peer, or the connection has ended.
-    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError>;
-
-    /// Sends a copy of `frame`, for which [`check_inline`](Self::check_inline) has just succeeded. A
-    /// peer that polls may receive it at once, and the others after the next
-    /// [`flush`](Self::flush).
-    ///
-    /// # Errors
-    ///
-    /// Returns [`SendError`] if the connection has ended. The frame was not sent.
-    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError>;
+    /// long for the peer, or the connection has ended. `complete` was not called.
+    fn send_inline<R>(
+        &mut self,
+        connection: ConnectionId,
+        frame: &mut [u8],
+        complete: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError>;
 
     /// Returns the length in bytes of the longest frame that the connection's peer can receive and
     /// this side can send: at least [`Limits::max_inline_len`], or 0 if the connection has ended. The

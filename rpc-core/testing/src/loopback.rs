@@ -294,16 +294,21 @@ impl Transport for Loopback {
         }
     }
 
-    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
-        let buf = self.reserve(connection, len)?;
-        self.cancel(buf);
-        Ok(())
-    }
-
-    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        // `check_inline` has drawn the faults and found room.
-        self.with_endpoint(|endpoint| endpoint.sending += 1);
-        self.send(connection, frame.to_vec())
+    fn send_inline<R>(
+        &mut self,
+        connection: ConnectionId,
+        frame: &mut [u8],
+        complete: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError> {
+        let mut buf = self.reserve(connection, frame.len())?;
+        let completed = complete(frame);
+        if completed.is_some() {
+            buf.copy_from_slice(frame);
+            let _ = self.send(connection, buf);
+        } else {
+            self.cancel(buf);
+        }
+        Ok(completed)
     }
 
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<Vec<u8>, ReserveError> {

@@ -65,11 +65,13 @@ impl Transport for StubTransport {
             remote: SocketAddr::from(([127, 0, 0, 1], 1)),
         })
     }
-    fn check_inline(&mut self, _: ConnectionId, _: usize) -> Result<(), ReserveError> {
+    fn send_inline<R>(
+        &mut self,
+        _: ConnectionId,
+        _: &mut [u8],
+        _: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError> {
         Err(ReserveError::Closed)
-    }
-    fn send_inline(&mut self, _: ConnectionId, _: &[u8]) -> Result<(), SendError> {
-        Err(SendError)
     }
     fn reserve(&mut self, _: ConnectionId, _: usize) -> Result<Vec<u8>, ReserveError> {
         Err(ReserveError::Closed)

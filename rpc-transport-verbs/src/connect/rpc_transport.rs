@@ -52,17 +52,15 @@ impl Transport for VerbsTransport {
     }
 
     #[inline]
-    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
+    fn send_inline<R>(
+        &mut self,
+        connection: ConnectionId,
+        frame: &mut [u8],
+        complete: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError> {
         self.lane(connection.index)
             .ok_or(ReserveError::Closed)?
-            .check_inline(connection, len)
-    }
-
-    #[inline]
-    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        self.lane(connection.index)
-            .ok_or(SendError)?
-            .send_inline(connection, frame)
+            .send_inline(connection, frame, complete)
     }
 
     fn longest_frame(&self, connection: ConnectionId) -> usize {

@@ -90,6 +90,12 @@ impl BufferPool {
         count < self.floor.max(self.sends.len() / SHARE)
     }
 
+    /// Returns true if a send slot is free.
+    #[inline]
+    pub(crate) fn has_send(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
     /// Takes a free send slot for the driver to fill.
     #[inline]
     pub(crate) fn take_send(&mut self) -> Option<Slot> {

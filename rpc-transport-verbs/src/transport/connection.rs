@@ -178,6 +178,12 @@ impl Connection {
         before
     }
 
+    /// Returns true if an entry of the send queue is not reserved.
+    #[inline]
+    pub(crate) fn has_entry(&self) -> bool {
+        self.sends.has_entry(self.queue_pair.send_slots_free())
+    }
+
     /// Appends a frame to the chain. Returns true if the chain is full and must be posted now.
     pub(crate) fn push(&mut self, slot: Slot, len: usize) -> bool {
         self.inline_end = 0;

@@ -7,49 +7,42 @@ use verbline_verbs::PostError;
 use verbline_verbs::for_transport::InlineError;
 
 use super::buf::SendBuf;
+use crate::transport::buffer_pool::BufferPool;
+use crate::transport::connection::Connection;
 use crate::transport::failure::PostFailure;
 use crate::transport::lane::Lane;
 
 impl Lane {
-    /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes now.
+    /// Posts a copy of `frame`, when `complete` has written what is missing. A peer that polls may
+    /// receive it before the next flush.
     #[inline]
-    pub(crate) fn check_inline(
+    pub(crate) fn send_inline<R>(
         &mut self,
         id: ConnectionId,
-        len: usize,
-    ) -> Result<(), ReserveError> {
+        frame: &mut [u8],
+        complete: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError> {
+        let are_several = self.connections.len() > 1;
         let connection = self.connections.get(id).ok_or(ReserveError::Closed)?;
-        if len >= connection.inline_end {
-            return self.check_rare_inline(id, len);
+        let is_inline = frame.len() < connection.inline_end;
+        if !is_inline {
+            check_slot(connection, &self.pool, are_several, frame.len())?;
+        } else if !connection.has_entry() {
+            return Err(ReserveError::NoSlot);
         }
-        let free = connection.queue_pair.send_slots_free();
-        if connection.sends.has_entry(free) {
-            Ok(())
-        } else {
-            Err(ReserveError::NoSlot)
-        }
-    }
-
-    /// Checks a frame that cannot be posted inline at once: it needs a slot as well.
-    #[cold]
-    #[inline(never)]
-    fn check_rare_inline(&mut self, id: ConnectionId, len: usize) -> Result<(), ReserveError> {
-        let buf = self.reserve_slot(id, len)?;
-        self.cancel_slot(buf);
-        Ok(())
-    }
-
-    /// Posts a copy of `frame`. A peer that polls may receive it before the next flush.
-    #[inline]
-    pub(crate) fn send_inline(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        let connection = self.connections.get(id).ok_or(SendError)?;
-        if frame.len() >= connection.inline_end {
-            return self.send_rare_inline(id, frame);
+        let Some(completed) = complete(frame) else {
+            return Ok(None);
+        };
+        if !is_inline {
+            // If the connection ends meanwhile, an event reports it.
+            let _ = self.send_complete(id, frame);
+            return Ok(Some(completed));
         }
         let signaled = connection.sends.count_request();
         if let Err(error) = connection.queue_pair.try_post_inline(frame, signaled) {
             connection.sends.rejected(1);
-            return self.inline_failed(id.index, error);
+            self.inline_failed(id.index, error);
+            return Ok(Some(completed));
         }
         if signaled {
             self.counters.signaled.add(1);
@@ -58,24 +51,26 @@ impl Lane {
         if !self.dirty.insert(&mut connection.listed, id.index) && is_full {
             self.ring(id.index);
         }
-        Ok(())
+        Ok(Some(completed))
     }
 
-    /// Sends a copy of a frame that follows a chain, or that is longer than this device sends
-    /// inline.
+    /// Sends a copy of a frame in which nothing is missing. It may follow a chain, or be longer than this
+    /// device sends inline.
     #[cold]
     #[inline(never)]
-    fn send_rare_inline(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        // The frames before it are posted first.
-        self.post_chain(id.index);
-        match self.connections.get(id) {
-            Some(connection) if frame.len() < connection.inline_end => self.send_inline(id, frame),
-            _ => {
-                let mut buf = self.reserve_slot(id, frame.len()).map_err(|_| SendError)?;
-                buf.as_mut().copy_from_slice(frame);
-                self.send_slot(buf)
-            }
+    fn send_complete(&mut self, id: ConnectionId, frame: &mut [u8]) -> Result<(), SendError> {
+        let is_inline = |connection: &mut Connection| frame.len() < connection.inline_end;
+        if !self.connections.get(id).is_some_and(is_inline) {
+            // The frames before it are posted first.
+            self.post_chain(id.index);
         }
+        if self.connections.get(id).is_some_and(is_inline) {
+            let sent = self.send_inline(id, frame, |_| Some(()));
+            return sent.map(drop).map_err(|_| SendError);
+        }
+        let mut buf = self.reserve_slot(id, frame.len()).map_err(|_| SendError)?;
+        buf.as_mut().copy_from_slice(frame);
+        self.send_slot(buf)
     }
 
     /// Returns the length of the longest frame that both sides' slots can hold; 0 if the connection
@@ -93,42 +88,22 @@ impl Lane {
     ) -> Result<SendBuf, ReserveError> {
         let are_several = self.connections.len() > 1;
         let connection = self.connections.get(id).ok_or(ReserveError::Closed)?;
-        if !connection.is_open() {
-            return Err(ReserveError::Closed);
-        }
-        let limit = connection.frame_limit;
-        if len > limit {
-            return Err(ReserveError::TooLong { len, limit });
-        }
-        if are_several && !self.pool.has_share_for(connection.sends.slots()) {
-            return Err(ReserveError::NoSlot);
-        }
-        // Reserve the entry first: if the queue is full, no slot has to be put back.
-        let free = connection.queue_pair.send_slots_free();
-        if !connection.sends.reserve(free) {
-            return Err(ReserveError::NoSlot);
-        }
-        match self.pool.take_send() {
-            Some(slot) => {
-                // The caller writes the frame next.
-                slot.prefetch_for_write(len);
-                Ok(SendBuf {
-                    slot,
-                    // Fits in 32 bits, as a slot's length does.
-                    len: len as u32,
-                    connection: id,
-                })
-            }
-            None => {
-                connection.sends.cancel();
-                Err(ReserveError::NoSlot)
-            }
-        }
+        check_slot(connection, &self.pool, are_several, len)?;
+        let slot = self.pool.take_send().ok_or(ReserveError::NoSlot)?;
+        connection.sends.reserve();
+        // The caller writes the frame next.
+        slot.prefetch_for_write(len);
+        Ok(SendBuf {
+            slot,
+            // Fits in 32 bits, as a slot's length does.
+            len: len as u32,
+            connection: id,
+        })
     }
 
     pub(crate) fn send_slot(&mut self, buf: SendBuf) -> Result<(), SendError> {
         let SendBuf {
-            slot,
+            mut slot,
             len,
             connection: id,
         } = buf;
@@ -139,7 +114,7 @@ impl Lane {
         };
         if !connection.is_open() || len <= self.plan.limits.max_inline_len {
             connection.sends.cancel();
-            let sent = self.send_inline(id, &slot[..len]);
+            let sent = self.send_complete(id, &mut slot[..len]);
             self.pool.return_send(slot);
             return sent;
         }
@@ -173,7 +148,7 @@ impl Lane {
             }
             if let Err(error) = connection.queue_pair.try_ring_doorbell() {
                 // The connection is closed, which the driver sees later.
-                let _ = self.inline_failed(index, error);
+                self.inline_failed(index, error);
                 continue;
             }
             self.counters
@@ -192,7 +167,7 @@ impl Lane {
             return;
         };
         if let Err(error) = connection.queue_pair.try_ring_doorbell() {
-            let _ = self.inline_failed(index, error);
+            self.inline_failed(index, error);
             return;
         }
         self.counters
@@ -232,7 +207,7 @@ impl Lane {
     /// doorbell.
     #[cold]
     #[inline(never)]
-    fn inline_failed(&mut self, index: u32, error: InlineError) -> Result<(), SendError> {
+    fn inline_failed(&mut self, index: u32, error: InlineError) {
         let InlineError { rejected, reason } = error;
         if let Some((_, connection)) = self.connections.at(index) {
             connection.sends.waiting_rejected(rejected);
@@ -240,7 +215,6 @@ impl Lane {
                 .count_doorbell(connection.sends.take_waiting() as usize);
             self.post_failed(index, PostError { taken: 0, reason });
         }
-        Err(SendError)
     }
 
     /// Closes a connection of which the device rejected a request: frames after it would leave a
@@ -253,5 +227,27 @@ impl Lane {
         let qp_num = connection.queue_pair.qp_num();
         let failure = PostFailure { qp_num, source };
         self.fail(index, CloseReason::Failed(Arc::new(failure)));
+    }
+}
+
+/// Checks that a connection, one of several or the only one, can have a slot for a frame of `len` bytes now.
+fn check_slot(
+    connection: &Connection,
+    pool: &BufferPool,
+    is_one_of_several: bool,
+    len: usize,
+) -> Result<(), ReserveError> {
+    let limit = connection.frame_limit;
+    if !connection.is_open() {
+        Err(ReserveError::Closed)
+    } else if len > limit {
+        Err(ReserveError::TooLong { len, limit })
+    } else if !connection.has_entry()
+        || (is_one_of_several && !pool.has_share_for(connection.sends.slots()))
+        || !pool.has_send()
+    {
+        Err(ReserveError::NoSlot)
+    } else {
+        Ok(())
     }
 }

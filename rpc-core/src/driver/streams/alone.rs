@@ -7,7 +7,7 @@
 
 use std::ptr;
 
-use super::super::link::{Link, LinkKey};
+use super::super::link::Link;
 use super::super::{Driver, State};
 use super::{Phase, Serving, StreamKey};
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
@@ -73,19 +73,19 @@ impl<T: Transport> State<T> {
             return false;
         }
         let len = frame.len() - HEADER_LEN;
-        let mut core = core.lock();
-        if core.is_cancelled()
-            || !core.outbound.may_pass(len)
-            || !take_room(&mut self.transport, link, frame.len())
-        {
+        let core = core.lock();
+        if core.is_cancelled() || !core.outbound.may_pass(len) {
             return false;
         }
-        core.outbound.pass(len);
-        let grant = core.inbound.take_grant();
-        drop(core);
-        stream.was_used = true;
-        self.send_lone_frame(on, call, grant, frame);
-        true
+        let is_sent = send_lone(&mut self.transport, link, call, frame, |_| {
+            let mut core = core;
+            core.outbound.pass(len);
+            core.inbound.take_grant()
+        });
+        stream.was_used |= is_sent;
+        self.unflushed |= is_sent;
+        self.counters.streams.frames_sent.add(is_sent.into());
+        is_sent
     }
 
     /// Sends the only message that waits in a stream, if a look has nothing else to do.
@@ -109,50 +109,53 @@ impl<T: Transport> State<T> {
         if link.ended.is_some() {
             return false;
         }
-        let mut core = stream.core.lock();
+        let core = stream.core.lock();
         let Some(len) = core.outbound.only().filter(|_| !core.is_cancelled()) else {
             return false;
         };
         let frame_len = HEADER_LEN + len;
-        if frame_len > self.longest_inline || !take_room(&mut self.transport, link, frame_len) {
+        if frame_len > self.longest_inline {
             return false;
         }
-        core.begin_look();
         let frame = memory.frame_mut(len);
-        core.outbound.write_only(&mut frame[HEADER_LEN..]);
-        let grant = core.inbound.take_grant();
-        drop(core);
-        self.send_lone_frame(on, call, grant, frame);
-        true
-    }
-
-    /// Sends a frame with one message, for which there is room.
-    // Always inlined, as what it calls is: each message pays for it.
-    #[inline(always)]
-    fn send_lone_frame(&mut self, on: LinkKey, call: CallId, grant: u32, frame: &mut [u8]) {
-        let link = &mut self.links[on.index()];
-        let selector = MessageForm::One.selector();
-        let connection = &mut link.connection;
-        let mut header = connection.next_header(FrameKind::Message, call, selector);
-        header.time_us = grant;
-        header.encode(frame);
-        // If the connection has ended, the next event reports it.
-        let _ = self.transport.send_inline(link.id, frame);
-        link.transfers.credits_seen += 1;
-        self.unflushed = true;
-        self.counters.streams.frames_sent.add(1);
+        let is_sent = send_lone(&mut self.transport, link, call, frame, |message| {
+            let mut core = core;
+            core.begin_look();
+            core.outbound.write_only(message);
+            core.inbound.take_grant()
+        });
+        self.unflushed |= is_sent;
+        self.counters.streams.frames_sent.add(is_sent.into());
+        is_sent
     }
 }
 
-/// Takes a credit for a frame of this length, if it can be sent inline now.
+/// Sends a frame with one message, if there are a credit and room. `fill` completes the message, and
+/// returns what its frame grants.
+// Always inlined, as what it calls is: each message pays for it.
 #[inline(always)]
-fn take_room<T: Transport>(transport: &mut T, link: &mut Link<T::RecvBuf>, len: usize) -> bool {
-    if !link.connection.take_message() {
+fn send_lone<T: Transport>(
+    transport: &mut T,
+    link: &mut Link<T::RecvBuf>,
+    call: CallId,
+    frame: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> u32,
+) -> bool {
+    let connection = &mut link.connection;
+    if !connection.take_message() {
         return false;
     }
-    let has_room = transport.check_inline(link.id, len).is_ok();
-    if !has_room {
-        link.connection.return_message_credit();
+    let sent = transport.send_inline(link.id, frame, |frame| {
+        let grant = fill(&mut frame[HEADER_LEN..]);
+        let selector = MessageForm::One.selector();
+        let mut header = connection.next_header(FrameKind::Message, call, selector);
+        header.time_us = grant;
+        header.encode(frame);
+        Some(())
+    });
+    match sent {
+        Ok(_) => link.transfers.credits_seen += 1,
+        Err(_) => connection.return_message_credit(),
     }
-    has_room
+    sent.is_ok()
 }

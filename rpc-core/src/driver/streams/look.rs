@@ -232,14 +232,32 @@ impl<T: Transport> State<T> {
                 break Stop::NoCredit;
             }
             let is_inline = len <= self.longest_inline;
-            let mut reserved = None;
-            let room = if is_inline {
-                transport.check_inline(link.id, len)
-            } else {
-                let reserve = transport.reserve(link.id, len);
-                reserve.map(|buf| reserved = Some(buf))
+            let connection = &mut link.connection;
+            let mut write = |frame: &mut [u8]| {
+                let flags = match next.is_last {
+                    true => Flags::LAST,
+                    false => Flags::NONE,
+                };
+                let (kind, selector) = (FrameKind::Message, next.form.selector());
+                let mut header = connection.next_header_with(kind, flags, call, selector);
+                // Longer metadata was refused.
+                header.metadata_len = next.metadata_len as u16;
+                header.time_us = core.inbound.take_grant();
+                core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
+                header.encode(frame);
+                Some(())
             };
-            if let Err(error) = room {
+            let outcome = if is_inline {
+                let frame = memory.frame_mut(len - HEADER_LEN);
+                transport.send_inline(link.id, frame, write).map(drop)
+            } else {
+                transport.reserve(link.id, len).map(|mut buf| {
+                    write(buf.as_mut());
+                    // If the connection has ended, the next event reports it.
+                    let _ = transport.send(link.id, buf);
+                })
+            };
+            if let Err(error) = outcome {
                 link.connection.return_message_credit();
                 break match error {
                     ReserveError::NoSlot => Stop::NoSlot,
@@ -247,32 +265,6 @@ impl<T: Transport> State<T> {
                     ReserveError::TooLong { limit, .. } => Stop::TooLong { limit },
                 };
             }
-            let flags = match next.is_last {
-                true => Flags::LAST,
-                false => Flags::NONE,
-            };
-            let selector = next.form.selector();
-            let connection = &mut link.connection;
-            let mut header = connection.next_header_with(FrameKind::Message, flags, call, selector);
-            // Longer metadata was refused.
-            header.metadata_len = next.metadata_len as u16;
-            header.time_us = core.inbound.take_grant();
-            let mut write = |frame: &mut [u8]| {
-                core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
-                header.encode(frame);
-            };
-            // If the connection has ended, the next event reports it.
-            let _ = match reserved {
-                None => {
-                    let frame = memory.frame_mut(len - HEADER_LEN);
-                    write(frame);
-                    transport.send_inline(link.id, frame)
-                }
-                Some(mut buf) => {
-                    write(buf.as_mut());
-                    transport.send(link.id, buf)
-                }
-            };
             frames += 1;
             sent += len;
         };

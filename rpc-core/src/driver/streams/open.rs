@@ -38,8 +38,6 @@ pub(crate) enum StreamCapacity {
 
 /// What a request that opens a stream has reserved.
 enum Reserved<T: Transport> {
-    /// Nothing: it is sent inline.
-    Inline,
     Slot(T::SendBuf),
     /// Its message is long, and was taken.
     Long(Box<PreparedTransfer<T::SendBuf>>),
@@ -227,18 +225,11 @@ impl<T: Transport> State<T> {
             self.return_message(key, message);
             return prepared.map(|prepared| Reserved::Long(Box::new(prepared)));
         }
-        if len <= self.longest_inline {
-            return self
-                .transport
-                .check_inline(id, len)
-                .map(|()| Reserved::Inline);
-        }
         self.transport.reserve(id, len).map(Reserved::Slot)
     }
 
     fn cancel_opening(&mut self, key: StreamKey, reserved: Reserved<T>) {
         match reserved {
-            Reserved::Inline => {}
             Reserved::Slot(buf) => self.transport.cancel(buf),
             Reserved::Long(prepared) => {
                 let message = self.cancel_transfer(*prepared);
@@ -269,7 +260,7 @@ impl<T: Transport> State<T> {
         };
         let kind = match reserved {
             Reserved::Long(_) => FrameKind::LongRequest,
-            Reserved::Inline | Reserved::Slot(_) => FrameKind::Request,
+            Reserved::Slot(_) => FrameKind::Request,
         };
         let connection = &mut link.connection;
         let mut header = connection.next_header_with(kind, flags, call, request.method);
@@ -288,7 +279,6 @@ impl<T: Transport> State<T> {
         header.encode(&mut frame);
         // If the connection has ended, the next event reports it and ends this stream.
         let _ = match reserved {
-            Reserved::Inline => self.transport.send_inline(link.id, &frame),
             Reserved::Slot(mut buf) => {
                 buf.as_mut().copy_from_slice(&frame);
                 self.transport.send(link.id, buf)

@@ -220,11 +220,13 @@ impl Transport for SimulatedTransport {
         self.connect_to(request)
     }
 
-    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
-        self.verbs.check_inline(connection, len)
-    }
-    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        self.verbs.send_inline(connection, frame)
+    fn send_inline<R>(
+        &mut self,
+        connection: ConnectionId,
+        frame: &mut [u8],
+        complete: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError> {
+        self.verbs.send_inline(connection, frame, complete)
     }
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
         self.verbs.reserve(connection, len)

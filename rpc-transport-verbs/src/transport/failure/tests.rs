@@ -75,11 +75,13 @@ impl Transport for Breakable {
     fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {
         self.transport.adopt(dialed)
     }
-    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
-        self.transport.check_inline(connection, len)
-    }
-    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        self.transport.send_inline(connection, frame)
+    fn send_inline<R>(
+        &mut self,
+        connection: ConnectionId,
+        frame: &mut [u8],
+        complete: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>, ReserveError> {
+        self.transport.send_inline(connection, frame, complete)
     }
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
         self.transport.reserve(connection, len)
