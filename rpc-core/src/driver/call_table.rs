@@ -251,7 +251,7 @@ impl<B> CallTable<B> {
     }
 
     /// Handles a response frame. `id` comes from the peer and is not trusted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(
         &mut self,
         id: CallId,

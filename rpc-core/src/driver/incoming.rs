@@ -75,7 +75,7 @@ impl<T: Transport> Driver<T> {
             may_start,
             peer,
         } = self.request_parts(link, header);
-        let Some(handler) = handler.filter(|_| may_start) else {
+        let (Some(handler), true) = (handler, may_start) else {
             return self.reject(link, header, served, is_expired, buf);
         };
         // The lengths were validated when the header was parsed.

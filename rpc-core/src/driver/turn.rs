@@ -347,7 +347,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Ends the call that a response belongs to. Returns the target to wake.
-    #[inline]
+    #[inline(always)]
     fn complete_call(&mut self, key: LinkKey, header: &FrameHeader, buf: T::RecvBuf) -> WakeTarget {
         let head = ResponseHead::of(header);
         let calls = &mut self.links[key.index()].calls;

@@ -46,7 +46,7 @@ impl LendablePeer {
     }
 
     /// Takes back the reference that this thread dropped last, if it is one to this peer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_back(&mut self) {
         // A thread that ends has no such variable any more.
         if let Ok(Some(dropped)) = DROPPED.try_with(Cell::take)
