@@ -156,10 +156,11 @@ impl SoftQueuePair {
     /// TCP, writes those that were posted inline.
     #[inline]
     pub(crate) fn ring_doorbell(&mut self, common: &mut Common) {
-        match &mut self.link {
-            Link::Rings(rings) => rings.ring_doorbell(&mut common.counters),
-            Link::Tcp(tcp) if tcp.is_doorbell_due => self.transmit_or_defer(common),
-            Link::Tcp(_) | Link::Down => {}
+        // Rings come first: to ask for them takes two instructions, and a `match` takes ten.
+        if let Some(rings) = self.link.rings_mut() {
+            rings.ring_doorbell(&mut common.counters);
+        } else if matches!(&self.link, Link::Tcp(tcp) if tcp.is_doorbell_due) {
+            self.transmit_or_defer(common);
         }
     }
 
