@@ -152,6 +152,10 @@ impl ColdRings {
         !self.announced.is_empty()
     }
 
+    pub(super) fn count_announced(&self) -> usize {
+        self.announced.len()
+    }
+
     /// Ends the turn of the ring that `next_announced` has returned, of which one message was taken. Returns
     /// true if the ring is to be polled directly.
     #[inline]

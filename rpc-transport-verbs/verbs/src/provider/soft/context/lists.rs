@@ -39,6 +39,10 @@ pub(crate) struct Lists {
     /// and empty polls of several hot rings.
     pub(super) arrivals: u64,
     empty_polls: u32,
+    /// Messages that may still be taken from announced rings and from hot ones, before the others come first:
+    /// in each round one for each ring.
+    cold_turns: usize,
+    hot_turns: usize,
     /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
     /// no room, a pause that the receiver asked for, a failure that has to complete in order, or the
     /// end of what is in flight. The matter `Awaiting` is pending
@@ -90,17 +94,48 @@ impl Lists {
     /// Looks at the announced rings, and at the hot one if there is only one.
     #[inline]
     pub(crate) fn look_straight(&mut self) -> StraightLook {
-        if let Some((qp_index, commit)) = self.cold.next_announced() {
-            return StraightLook::Message(RingPlace::Cold(qp_index), qp_index, commit);
+        if self.hot.len() > 1 {
+            return StraightLook::SeveralHot;
         }
-        match &*self.hot {
-            [] => StraightLook::Nothing,
-            [ring] => match ring.next.look() {
-                Some(commit) => StraightLook::Message(RingPlace::Hot(0), ring.qp_index, commit),
-                None => StraightLook::Nothing,
-            },
-            _ => StraightLook::SeveralHot,
+        let found = match self.is_turn_of_cold() {
+            true => self.look_at_announced().or_else(|| self.look_at_only_hot()),
+            false => self.look_at_only_hot().or_else(|| self.look_at_announced()),
+        };
+        found.unwrap_or(StraightLook::Nothing)
+    }
+
+    fn look_at_announced(&mut self) -> Option<StraightLook> {
+        let Some((qp_index, commit)) = self.cold.next_announced() else {
+            self.cold_turns = 0;
+            return None;
+        };
+        let ring = RingPlace::Cold(qp_index);
+        Some(StraightLook::Message(ring, qp_index, commit))
+    }
+
+    fn look_at_only_hot(&mut self) -> Option<StraightLook> {
+        let found = self.hot.first().and_then(|ring| {
+            let commit = ring.next.look()?;
+            Some(StraightLook::Message(
+                RingPlace::Hot(0),
+                ring.qp_index,
+                commit,
+            ))
+        });
+        if found.is_none() {
+            self.hot_turns = 0;
         }
+        found
+    }
+
+    /// Returns true if announced rings are to be looked at before hot ones.
+    #[inline]
+    pub(crate) fn is_turn_of_cold(&mut self) -> bool {
+        if self.cold_turns == 0 && self.hot_turns == 0 {
+            self.cold_turns = self.cold.count_announced();
+            self.hot_turns = self.hot.len();
+        }
+        self.cold_turns > 0
     }
 
     /// Has polls look for progress of a queue pair's sends.
@@ -191,15 +226,18 @@ impl Lists {
         }
     }
 
-    /// Notes that a message was taken from a ring. A cold one may go hot.
+    /// Notes that a message was taken from a ring. Returns true if it is a cold one that is to go hot.
     #[inline]
-    pub(crate) fn taken(&mut self, place: RingPlace, rings: &Rings) {
+    pub(crate) fn taken(&mut self, place: RingPlace) -> bool {
         match place {
-            RingPlace::Hot(place) => self.arrived(place),
-            RingPlace::Cold(qp_index) => {
-                if self.cold.end_turn() && self.hot.len() < MAX_HOT {
-                    self.make_hot(rings, qp_index);
-                }
+            RingPlace::Hot(place) => {
+                self.hot_turns = self.hot_turns.saturating_sub(1);
+                self.arrived(place);
+                false
+            }
+            RingPlace::Cold(_) => {
+                self.cold_turns = self.cold_turns.saturating_sub(1);
+                self.cold.end_turn() && self.hot.len() < MAX_HOT
             }
         }
     }
@@ -214,6 +252,7 @@ impl Lists {
     /// Notes that a poll has found all hot rings empty.
     #[inline]
     pub(crate) fn found_none(&mut self) {
+        self.hot_turns = 0;
         self.empty_polls += 1;
         if self.empty_polls == EMPTY_POLLS_PER_ARRIVAL {
             self.empty_polls = 0;
@@ -245,5 +284,113 @@ impl Lists {
             pending.remove(Matter::Awaiting);
         }
         self.unacked.remove(listed, qp_index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::soft::shared::ring::RingReceiver;
+
+    const SENDER: Gid = Gid([1; 16]);
+
+    /// Rings, the first of which are hot, and the receivers that keep them.
+    fn lists(hot: u32, cold: u32) -> (Lists, Vec<RingReceiver>) {
+        let (mut lists, mut receivers) = (Lists::default(), Vec::new());
+        lists.cold.make_room((hot + cold) as usize);
+        for qp_index in 0..hot + cold {
+            let receiver = RingReceiver::new(0, false).unwrap();
+            let next = receiver.next_message();
+            match qp_index < hot {
+                true => lists.push_hot(next, qp_index),
+                false => lists
+                    .cold
+                    .insert(qp_index, ColdRing::new(next, SENDER, lists.arrivals)),
+            }
+            receivers.push(receiver);
+        }
+        (lists, receivers)
+    }
+
+    #[test]
+    fn a_hot_ring_and_announced_ones_take_turns_while_all_have_messages() {
+        let (mut lists, receivers) = lists(1, 3);
+        for (qp_index, receiver) in receivers.iter().enumerate() {
+            receiver.commit_for_tests();
+            lists.announced(&SENDER, Announcement::Ring(qp_index as u32));
+        }
+        let mut taken = [0; 4];
+        for _ in 0..40 {
+            let StraightLook::Message(place, qp_index, _) = lists.look_straight() else {
+                panic!("a ring has a message");
+            };
+            taken[qp_index as usize] += 1;
+            lists.taken(place);
+        }
+        assert_eq!(taken, [10; 4]);
+    }
+
+    #[test]
+    fn what_others_announce_or_nobody_has_is_ignored() {
+        let (mut lists, receivers) = lists(1, 1);
+        receivers[1].commit_for_tests();
+        for ring in [0, 2, 32_767] {
+            lists.announced(&SENDER, Announcement::Ring(ring));
+        }
+        lists.announced(&Gid([2; 16]), Announcement::Ring(1));
+        assert!(matches!(lists.look_straight(), StraightLook::Nothing));
+        lists.announced(&SENDER, Announcement::Ring(1));
+        assert!(matches!(
+            lists.look_straight(),
+            StraightLook::Message(RingPlace::Cold(1), 1, _)
+        ));
+    }
+
+    /// Returns how many announcements in turn were to make their ring hot, once all have had one.
+    fn going_hot(rings: u32) -> usize {
+        let (mut lists, receivers) = lists(0, rings);
+        let mut count = 0;
+        for turn in 0..4 * rings {
+            let qp_index = turn % rings;
+            if turn < rings {
+                receivers[qp_index as usize].commit_for_tests();
+            }
+            lists.announced(&SENDER, Announcement::Ring(qp_index));
+            assert!(lists.cold.next_announced().is_some());
+            let goes_hot = lists.taken(RingPlace::Cold(qp_index));
+            count += usize::from(goes_hot && turn >= rings);
+            lists.cold.remove(qp_index);
+            let next = receivers[qp_index as usize].next_message();
+            let ring = ColdRing::new(next, SENDER, lists.arrivals);
+            lists.cold.insert(qp_index, ring);
+        }
+        count
+    }
+
+    #[test]
+    fn rings_go_hot_if_few_take_turns() {
+        assert_eq!(going_hot(8), 24);
+        assert_eq!(going_hot(64), 0);
+    }
+
+    #[test]
+    fn a_ring_that_others_outpace_goes_cold_and_a_lone_one_does_not() {
+        let (mut two, _receivers) = lists(2, 0);
+        for _ in 1..ARRIVALS_TO_GO_COLD {
+            two.arrived(0);
+        }
+        assert!(two.is_recent(1));
+        two.arrived(0);
+        assert!(two.is_recent(0) && !two.is_recent(1));
+        let (mut idle, _receivers) = lists(2, 0);
+        for _ in 0..512 {
+            idle.found_none();
+        }
+        assert!(!idle.is_recent(0));
+        let (many, _receivers) = lists(MAX_HOT as u32 + 1, 0);
+        assert!(!many.is_recent(0));
+        let (mut lone, _receivers) = lists(1, 0);
+        (0..512).for_each(|_| lone.found_none());
+        assert!(lone.is_recent(0));
     }
 }

@@ -60,7 +60,7 @@ impl QueuePairs {
         self.history.removed(index, qp.core.number.0);
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn get(&self, index: usize) -> Option<&SoftQueuePair> {
         self.table.get(index)
     }

@@ -117,9 +117,14 @@ impl State {
             return Ok(Some(completion));
         }
         self.take_announcements();
-        let message = self
-            .take_from_announced_ring(cq)
-            .or_else(|| self.take_from_hot_rings(cq));
+        let message = match self.common.lists.is_turn_of_cold() {
+            true => self
+                .take_from_announced_ring(cq)
+                .or_else(|| self.take_from_hot_rings(cq)),
+            false => self
+                .take_from_hot_rings(cq)
+                .or_else(|| self.take_from_announced_ring(cq)),
+        };
         // Acknowledgements can wait for a few messages. A sleeping context cannot: the ring of this
         // one may be hot now, and its sender would not notify anyone of the next.
         let can_wait =
@@ -318,8 +323,10 @@ impl State {
         let completion = qp
             .receive_straight(common, ring, commit, cq)
             .or_else(|| qp.receive_straight_from_arena(common, ring, commit, cq))?;
-        if let Some(rings) = qp.link.rings() {
-            common.lists.taken(ring, rings);
+        if common.lists.taken(ring)
+            && let Some(rings) = qp.link.rings()
+        {
+            common.lists.make_hot(rings, qp_index);
         }
         Some(completion)
     }
