@@ -19,6 +19,8 @@ use crate::types::Gid;
 /// later: after 128 polls at most. Looks in 600 µs made calls over 1,000
 /// connections 3 to 5 % slower.
 const CIRCLE: Duration = Duration::from_millis(9);
+/// Polls from one that makes looks to the next.
+const POLLS_PER_LOOK: u64 = 64;
 /// Maximum number of looks of one poll, so that none takes long. It is reached, and
 /// `CIRCLE` is not kept, with more than 7,200 cold rings if a poll takes 5 µs.
 const MAX_LOOKS: usize = 256;
@@ -33,9 +35,12 @@ pub(crate) struct ColdRings {
     announced: VecDeque<u32>,
     /// Index of the ring that is looked at next.
     cursor: usize,
-    /// Looks that are due whatever the time, because announcements were lost.
-    owed: usize,
+    /// The senders of announcements that were lost, and the index of the ring at which the search for their
+    /// messages goes on.
+    owed: VecDeque<(Gid, usize)>,
     looked_at: Option<Instant>,
+    /// The number of the poll that makes the next looks.
+    look_due: u64,
 }
 
 /// A ring that is not polled.
@@ -45,11 +50,12 @@ pub(crate) struct ColdRing {
     pub(super) next: NextMessage,
     /// The process that may announce the ring.
     pub(super) sender: Gid,
-    /// The [`arrivals`](super::lists::Lists::arrivals) when the ring was last announced.
+    /// The [`arrivals`](super::lists::Lists::arrivals) when a message was last taken from the ring.
     pub(super) seen: u64,
-    /// Few arrivals have passed it since: it is to be polled directly.
-    pub(super) is_recent: bool,
+    /// It waits in the queue of announced rings.
     is_announced: bool,
+    /// Few arrivals had passed it when it was announced: it is to be polled directly.
+    is_recent: bool,
 }
 
 impl ColdRing {
@@ -58,8 +64,8 @@ impl ColdRing {
             next,
             sender,
             seen,
-            is_recent: false,
             is_announced: false,
+            is_recent: false,
         }
     }
 }
@@ -118,13 +124,14 @@ impl ColdRings {
         Some(ring)
     }
 
-    /// Has [`next_announced`](Self::next_announced) look at a ring.
+    /// Has [`next_announced`](Self::next_announced) look at a ring, unless it waits for that.
     #[inline]
-    pub(super) fn announce(&mut self, qp_index: u32) {
+    pub(super) fn announce(&mut self, qp_index: u32, is_recent: bool) {
         if let Some(ring) = self.get_mut(qp_index)
             && !ring.is_announced
         {
             ring.is_announced = true;
+            ring.is_recent = is_recent;
             ring.next.prefetch();
             self.announced.push_back(qp_index);
         }
@@ -157,49 +164,89 @@ impl ColdRings {
     }
 
     /// Ends the turn of the ring that `next_announced` has returned, of which one message was taken. Returns
-    /// true if the ring is to be polled directly.
+    /// true if the ring is to be polled directly, for which there is room.
     #[inline]
-    pub(super) fn end_turn(&mut self) -> bool {
+    pub(super) fn end_turn(&mut self, arrivals: u64, has_room: bool) -> bool {
         let Some(qp_index) = self.announced.pop_front() else {
             return false;
         };
         let Some(ring) = self.get_mut(qp_index) else {
             return false;
         };
-        let (has_more, is_recent) = (ring.next.has_come(), ring.is_recent);
-        ring.is_announced = has_more;
-        if has_more {
+        ring.seen = arrivals;
+        let goes_hot = ring.is_recent && has_room;
+        ring.is_announced = !goes_hot && ring.next.has_come();
+        if ring.is_announced {
             self.announced.push_back(qp_index);
         }
-        is_recent
+        goes_hot
     }
 
-    /// Has the next looks go to all rings, because announcements were lost.
+    /// Takes the announced ring that has waited longest and has a message out of the queue.
+    pub(crate) fn pop_announced(&mut self) -> Option<u32> {
+        let (qp_index, _) = self.next_announced()?;
+        self.announced.pop_front();
+        if let Some(ring) = self.get_mut(qp_index) {
+            ring.is_announced = false;
+        }
+        Some(qp_index)
+    }
+
+    /// Has later looks go to all rings of a sender, of which announcements were lost.
     #[cold]
-    pub(super) fn owe_all(&mut self) {
-        self.owed = self.rings.len();
+    #[inline(never)]
+    pub(crate) fn owe(&mut self, sender: &Gid) {
+        match self.owed.iter_mut().find(|(other, _)| other == sender) {
+            Some((_, next)) => *next = 0,
+            None => self.owed.push_back((*sender, 0)),
+        }
     }
 
-    /// Makes the looks that are owed, at once.
+    /// Makes all looks that are owed.
     pub(crate) fn look_at_owed(&mut self) {
-        if std::mem::take(&mut self.owed) > 0 {
-            for index in 0..self.rings.len() {
+        while !self.owed.is_empty() {
+            self.look_at_some_owed(usize::MAX);
+        }
+    }
+
+    /// Goes on with the looks that are owed for one sender, with at most so many rings.
+    fn look_at_some_owed(&mut self, most: usize) {
+        let Some((sender, next)) = self.owed.pop_front() else {
+            return;
+        };
+        let end = self.rings.len().min(next.saturating_add(most));
+        for index in next..end {
+            if let Some(Some(ring)) = self.rings.get(index)
+                && ring.sender == sender
+            {
                 self.look_at(index);
             }
         }
+        if end < self.rings.len() {
+            self.owed.push_back((sender, end));
+        }
     }
 
-    /// Looks at as many rings as are due, and announces those that have a message.
-    pub(crate) fn look(&mut self, now: Instant) {
-        let looks = self.looks_due(now);
-        self.owed = self.owed.saturating_sub(looks);
-        for _ in 0..looks {
+    /// Returns true if the poll with this number is to look at some rings.
+    #[inline(always)]
+    pub(crate) fn is_look_due(&self, polls: u64) -> bool {
+        polls >= self.look_due
+    }
+
+    /// Looks at as many rings as are due, and announces those that have a message. The next looks are due some
+    /// polls later.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look(&mut self, polls: u64, now: Instant) {
+        self.look_due = polls + POLLS_PER_LOOK;
+        for _ in 0..self.looks_due(now) {
             if self.cursor >= self.rings.len() {
                 self.cursor = 0;
             }
             self.look_at(self.cursor);
             self.cursor += 1;
         }
+        self.look_at_some_owed(MAX_LOOKS);
     }
 
     /// Returns the number of looks that are due, which is at most the number of rings.
@@ -208,7 +255,7 @@ impl ColdRings {
         let elapsed = now.saturating_duration_since(last).min(CIRCLE);
         // Both casts are lossless: the time is at most CIRCLE. Rounded up, so that every call makes a look.
         let due = self.rings.len() as u64 * elapsed.as_nanos() as u64 / CIRCLE.as_nanos() as u64;
-        (due as usize + 1).max(self.owed).min(MAX_LOOKS)
+        (due as usize + 1).min(MAX_LOOKS)
     }
 
     fn look_at(&mut self, index: usize) {
@@ -216,7 +263,7 @@ impl ColdRings {
             && ring.next.has_come()
         {
             // The cast is lossless: it was inserted with such an index.
-            self.announce(index as u32);
+            self.announce(index as u32, false);
         }
     }
 }
@@ -242,13 +289,13 @@ mod tests {
         }
         let start = Instant::now();
         let mut now = start;
-        cold.look(now);
+        cold.look(0, now);
         // A message comes to the ring that was just looked at.
         cold.cursor = 1;
         receivers[0].commit_for_tests();
         loop {
             now += poll * 64;
-            cold.look(now);
+            cold.look(0, now);
             if cold.next_announced().is_some() {
                 return now - start;
             }

@@ -2,8 +2,8 @@
 //!
 //! A ring is hot or cold, from INIT→RTR until its queue pair loses it. A hot ring costs each poll a look, and
 //! a cold one costs each of its messages an announcement. So a ring is hot while few messages of other rings
-//! come between two of its own. With more connections in turn than [`MAX_HOT`], all are cold, and a poll that
-//! finds nothing looks at announcements only.
+//! come between two of its own. With twice as many connections in turn as [`MAX_HOT`], all are cold, and a poll
+//! that finds nothing looks at announcements only.
 
 use super::cold_rings::{ColdRing, ColdRings};
 use super::link::Rings;
@@ -35,8 +35,9 @@ pub(crate) struct Lists {
     pub(crate) cold: ColdRings,
     /// Index in `hot` of the ring that the next poll looks at first.
     pub(crate) first_look: usize,
-    /// A clock for the age of rings: messages that were found where there was more than one ring to look at,
-    /// and empty polls of several hot rings.
+    /// A clock for the age of rings: messages that were taken where there was more than one ring to look at,
+    /// and empty polls of several hot rings. What is only announced does not count: a peer would age the
+    /// rings of others.
     pub(super) arrivals: u64,
     empty_polls: u32,
     /// Messages that may still be taken from announced rings and from hot ones, before the others come first:
@@ -63,14 +64,8 @@ pub(crate) struct HotRing {
     seen: u64,
 }
 
-/// What a look has found that expects at most one ring to be polled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StraightLook {
-    Nothing,
-    Message(RingPlace, u32, Commit),
-    /// Several rings are polled.
-    SeveralHot,
-}
+/// A message that a look has found: its ring, the index of the ring's queue pair, and its commit.
+pub(crate) type Found = (RingPlace, u32, Commit);
 
 /// Where a ring is in the lists.
 #[derive(Clone, Copy, Debug)]
@@ -91,36 +86,29 @@ impl Lists {
         }
     }
 
-    /// Looks at the announced rings, and at the hot one if there is only one.
+    /// Looks at the announced rings, and at the hot one, which is the only one.
     #[inline]
-    pub(crate) fn look_straight(&mut self) -> StraightLook {
-        if self.hot.len() > 1 {
-            return StraightLook::SeveralHot;
-        }
-        let found = match self.is_turn_of_cold() {
+    pub(crate) fn look_straight(&mut self) -> Option<Found> {
+        debug_assert!(self.hot.len() <= 1);
+        match self.is_turn_of_cold() {
             true => self.look_at_announced().or_else(|| self.look_at_only_hot()),
             false => self.look_at_only_hot().or_else(|| self.look_at_announced()),
-        };
-        found.unwrap_or(StraightLook::Nothing)
+        }
     }
 
-    fn look_at_announced(&mut self) -> Option<StraightLook> {
+    #[inline]
+    pub(crate) fn look_at_announced(&mut self) -> Option<Found> {
         let Some((qp_index, commit)) = self.cold.next_announced() else {
             self.cold_turns = 0;
             return None;
         };
-        let ring = RingPlace::Cold(qp_index);
-        Some(StraightLook::Message(ring, qp_index, commit))
+        Some((RingPlace::Cold(qp_index), qp_index, commit))
     }
 
-    fn look_at_only_hot(&mut self) -> Option<StraightLook> {
+    fn look_at_only_hot(&mut self) -> Option<Found> {
         let found = self.hot.first().and_then(|ring| {
             let commit = ring.next.look()?;
-            Some(StraightLook::Message(
-                RingPlace::Hot(0),
-                ring.qp_index,
-                commit,
-            ))
+            Some((RingPlace::Hot(0), ring.qp_index, commit))
         });
         if found.is_none() {
             self.hot_turns = 0;
@@ -213,16 +201,14 @@ impl Lists {
     #[inline]
     pub(crate) fn announced(&mut self, sender: &Gid, found: Announcement) {
         let Announcement::Ring(qp_index) = found else {
-            return self.cold.owe_all();
+            return self.cold.owe(sender);
         };
         let Some(ring) = self.cold.get_mut(qp_index) else {
             return;
         };
         if ring.sender == *sender {
-            ring.is_recent = self.arrivals - ring.seen < ARRIVALS_TO_GO_HOT;
-            self.arrivals += 1;
-            ring.seen = self.arrivals;
-            self.cold.announce(qp_index);
+            let is_recent = self.arrivals - ring.seen < ARRIVALS_TO_GO_HOT;
+            self.cold.announce(qp_index, is_recent);
         }
     }
 
@@ -233,11 +219,16 @@ impl Lists {
             RingPlace::Hot(place) => {
                 self.hot_turns = self.hot_turns.saturating_sub(1);
                 self.arrived(place);
+                if self.cold.has_announced() {
+                    // The next turn is that of another hot ring.
+                    self.first_look += 1;
+                }
                 false
             }
             RingPlace::Cold(_) => {
                 self.cold_turns = self.cold_turns.saturating_sub(1);
-                self.cold.end_turn() && self.hot.len() < MAX_HOT
+                self.arrivals += 1;
+                self.cold.end_turn(self.arrivals, self.hot.len() < MAX_HOT)
             }
         }
     }
@@ -253,7 +244,7 @@ impl Lists {
     #[inline]
     pub(crate) fn found_none(&mut self) {
         self.hot_turns = 0;
-        self.empty_polls += 1;
+        self.empty_polls += u32::from(self.hot.len() > 1);
         if self.empty_polls == EMPTY_POLLS_PER_ARRIVAL {
             self.empty_polls = 0;
             self.arrivals += 1;
@@ -315,15 +306,14 @@ mod tests {
     #[test]
     fn a_hot_ring_and_announced_ones_take_turns_while_all_have_messages() {
         let (mut lists, receivers) = lists(1, 3);
+        lists.arrivals = 1000;
         for (qp_index, receiver) in receivers.iter().enumerate() {
             receiver.commit_for_tests();
             lists.announced(&SENDER, Announcement::Ring(qp_index as u32));
         }
         let mut taken = [0; 4];
         for _ in 0..40 {
-            let StraightLook::Message(place, qp_index, _) = lists.look_straight() else {
-                panic!("a ring has a message");
-            };
+            let (place, qp_index, _) = lists.look_straight().expect("a ring has a message");
             taken[qp_index as usize] += 1;
             lists.taken(place);
         }
@@ -338,39 +328,80 @@ mod tests {
             lists.announced(&SENDER, Announcement::Ring(ring));
         }
         lists.announced(&Gid([2; 16]), Announcement::Ring(1));
-        assert!(matches!(lists.look_straight(), StraightLook::Nothing));
+        assert!(lists.look_straight().is_none());
         lists.announced(&SENDER, Announcement::Ring(1));
         assert!(matches!(
             lists.look_straight(),
-            StraightLook::Message(RingPlace::Cold(1), 1, _)
+            Some((RingPlace::Cold(1), 1, _))
         ));
     }
 
-    /// Returns how many announcements in turn were to make their ring hot, once all have had one.
+    /// Takes messages of announced rings in turn, each announced twice as in a burst. Returns how many were to
+    /// make their ring hot.
     fn going_hot(rings: u32) -> usize {
         let (mut lists, receivers) = lists(0, rings);
+        lists.arrivals = 1000;
         let mut count = 0;
         for turn in 0..4 * rings {
             let qp_index = turn % rings;
+            let receiver = &receivers[qp_index as usize];
             if turn < rings {
-                receivers[qp_index as usize].commit_for_tests();
+                receiver.commit_for_tests();
             }
             lists.announced(&SENDER, Announcement::Ring(qp_index));
-            assert!(lists.cold.next_announced().is_some());
-            let goes_hot = lists.taken(RingPlace::Cold(qp_index));
-            count += usize::from(goes_hot && turn >= rings);
-            lists.cold.remove(qp_index);
-            let next = receivers[qp_index as usize].next_message();
-            let ring = ColdRing::new(next, SENDER, lists.arrivals);
-            lists.cold.insert(qp_index, ring);
+            lists.announced(&SENDER, Announcement::Ring(qp_index));
+            let found = lists.look_straight();
+            assert!(found.is_some_and(|(_, found, _)| found == qp_index));
+            count += usize::from(lists.taken(RingPlace::Cold(qp_index)));
+            // It is left cold, and without an announcement.
+            lists.cold.pop_announced();
         }
         count
     }
 
     #[test]
     fn rings_go_hot_if_few_take_turns() {
+        // Not the first message of each.
         assert_eq!(going_hot(8), 24);
         assert_eq!(going_hot(64), 0);
+    }
+
+    /// A peer that announces without end, and sends nothing, makes no other ring older.
+    #[test]
+    fn announcements_without_messages_age_nobody() {
+        let (mut lists, _receivers) = lists(2, 1);
+        for _ in 0..1000 {
+            lists.announced(&SENDER, Announcement::Ring(2));
+            assert!(lists.look_at_announced().is_none());
+        }
+        assert!(lists.is_recent(0) && lists.is_recent(1));
+    }
+
+    /// Each hot ring has a turn in each round, whatever the numbers.
+    #[test]
+    fn hot_rings_advance_while_others_are_announced() {
+        let (mut lists, receivers) = lists(2, 32);
+        lists.arrivals = 1000;
+        for (qp_index, receiver) in receivers.iter().enumerate() {
+            receiver.commit_for_tests();
+            lists.announced(&SENDER, Announcement::Ring(qp_index as u32));
+        }
+        let mut taken = [0; 34];
+        for _ in 0..340 {
+            let (place, qp_index) = match lists.is_turn_of_cold() {
+                true => {
+                    let found = lists.look_at_announced().expect("all have messages");
+                    (found.0, found.1)
+                }
+                false => {
+                    let place = lists.first_look % 2;
+                    (RingPlace::Hot(place), lists.hot[place].qp_index)
+                }
+            };
+            taken[qp_index as usize] += 1;
+            lists.taken(place);
+        }
+        assert_eq!(taken, [10; 34]);
     }
 
     #[test]

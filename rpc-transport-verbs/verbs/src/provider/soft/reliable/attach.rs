@@ -157,12 +157,21 @@ impl State {
 
     // ---- the engine ----
 
-    /// Removes the announcements of a peer that has gone, after taking them: its last messages may lie
-    /// in cold rings.
+    /// Adds the page of a peer. Returns the one that it replaces.
+    pub(crate) fn add_ready_peer(&mut self, peer: ReadyPeer) -> Option<ReadyPeer> {
+        let old = self.forget_ready_peer(&peer.gid);
+        self.common.ready.add(peer);
+        old
+    }
+
+    /// Removes the announcements of a peer that has gone, and looks at its rings: its last messages may lie in
+    /// cold ones, announced or not.
     pub(crate) fn forget_ready_peer(&mut self, gid: &Gid) -> Option<ReadyPeer> {
+        let gone = self.common.ready.remove(gid)?;
+        self.common.lists.cold.owe(gid);
         self.take_all_announcements();
         self.finish_turn();
-        self.common.ready.remove(gid)
+        Some(gone)
     }
 
     /// Handles peers' requests for a context that no thread polls, until nothing is left for the
@@ -208,7 +217,8 @@ impl State {
         let received = if is_polled {
             0
         } else {
-            self.common.lists.cold.look(now);
+            let polls = self.common.polls;
+            self.common.lists.cold.look(polls, now);
             self.progress()
         };
         self.expire_timers(now);

@@ -8,18 +8,15 @@
 use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
-use crate::provider::soft::context::lists::{RingPlace, StraightLook};
+use crate::provider::soft::context::lists::RingPlace;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::state::{Common, Look, State};
 use crate::provider::soft::shared::commit::Commit;
 use crate::types::{VerbsError, WorkCompletion};
 
-/// Messages that polls take from hot rings before they look at acknowledgements, and before they
-/// turn to the next ring: few, so that no ring and no sender waits for long.
+/// Messages that polls take from rings before they look at acknowledgements, and before they turn to
+/// the next hot ring: few, so that no ring and no sender waits for long.
 const STREAK: u32 = 16;
-
-/// Polls from which one looks at some of the cold rings themselves.
-const ROUND: u64 = 64;
 
 /// Announcements that a poll takes at once.
 const TAKEN_AT_ONCE: usize = 16;
@@ -134,7 +131,10 @@ impl State {
             return Ok(message);
         }
         self.common.streak = 0;
-        self.common.lists.first_look += 1;
+        // Otherwise each message has moved it on.
+        if !self.common.lists.cold.has_announced() {
+            self.common.lists.first_look += 1;
+        }
         self.look_beyond_rings();
         if message.is_some() {
             return Ok(message);
@@ -168,7 +168,7 @@ impl State {
             _ => false,
         };
         let only_acks = common.pending.is_empty() || common.pending.is_only(Matter::Awaiting);
-        if !acks_can_wait || !only_acks {
+        if !acks_can_wait || !only_acks || common.lists.hot.len() > 1 {
             return None;
         }
         self.take_announcements();
@@ -178,13 +178,10 @@ impl State {
         if inject!(ShortPoll) {
             return Some(None);
         }
-        match self.common.lists.look_straight() {
-            StraightLook::Nothing => Some(None),
-            StraightLook::Message(ring, qp_index, commit) => {
-                self.receive_straight(ring, qp_index, commit, cq).map(Some)
-            }
-            StraightLook::SeveralHot => None,
-        }
+        let Some((ring, qp_index, commit)) = self.common.lists.look_straight() else {
+            return Some(None);
+        };
+        self.receive_straight(ring, qp_index, commit, cq).map(Some)
     }
 
     /// Takes the oldest completion out of a queue.
@@ -259,8 +256,8 @@ impl State {
     #[inline(never)]
     fn take_more_announcements(&mut self) {
         let common = &mut self.common;
-        if common.polls.is_multiple_of(ROUND) {
-            common.lists.cold.look(hooks::now());
+        if common.lists.cold.is_look_due(common.polls) {
+            common.lists.cold.look(common.polls, hooks::now());
         }
         let Common { ready, lists, .. } = common;
         ready.take_next(TAKEN_AT_ONCE, |sender, found| {
@@ -270,9 +267,14 @@ impl State {
 
     /// Takes a message of the ring that has been announced for longest.
     fn take_from_announced_ring(&mut self, cq: usize) -> Option<WorkCompletion> {
-        let (qp_index, commit) = self.common.lists.cold.next_announced()?;
-        if self.common.completion_queues.queue(cq).is_quiet() {
-            let ring = RingPlace::Cold(qp_index);
+        let queue = self.common.completion_queues.queue(cq);
+        let (is_quiet, is_empty) = (queue.is_quiet(), queue.is_empty());
+        if !is_empty {
+            // Hot rings have just filled it.
+            return None;
+        }
+        let (ring, qp_index, commit) = self.common.lists.look_at_announced()?;
+        if is_quiet {
             let straight = self.receive_straight(ring, qp_index, commit, cq);
             if straight.is_some() {
                 return straight;
@@ -280,8 +282,9 @@ impl State {
         }
         // The general way is for hot rings.
         let (qp, common) = self.split(qp_index);
-        if let Some(rings) = qp.link.rings() {
-            common.lists.make_hot(rings, qp_index);
+        match qp.link.rings() {
+            Some(rings) => common.lists.make_hot(rings, qp_index),
+            None => common.lists.remove_ring(qp_index),
         }
         None
     }
@@ -304,7 +307,9 @@ impl State {
             ..
         } = &mut self.common;
         !lists.cold.is_empty()
-            && (polls.is_multiple_of(ROUND) || lists.cold.has_announced() || !ready.pass_if_empty())
+            && (lists.cold.is_look_due(*polls)
+                || lists.cold.has_announced()
+                || !ready.pass_if_empty())
     }
 
     /// Receives a message from a ring, where there are others, if everything about it is usual. Returns its

@@ -160,7 +160,7 @@ impl State {
         let Common { ready, lists, .. } = common;
         ready.take_all(|sender, found| lists.announced(sender, found));
         lists.cold.look_at_owed();
-        while let Some((qp_index, _)) = lists.cold.next_announced() {
+        while let Some(qp_index) = lists.cold.pop_announced() {
             // A ring is removed from the cold ones before its queue pair is.
             match queue_pairs[qp_index].link.rings() {
                 Some(rings) => lists.make_hot(rings, qp_index),

@@ -186,7 +186,7 @@ impl Domain {
             wake: token,
         };
         let old = match self.enter() {
-            Ok(mut state) => state.common.ready.add(peer),
+            Ok(mut state) => state.add_ready_peer(peer),
             Err(_) => Some(peer),
         };
         self.release(old);
