@@ -35,7 +35,15 @@ impl Lane {
         };
         if !is_inline {
             // If the connection ends meanwhile, an event reports it.
-            let _ = self.send_complete(id, frame);
+            let sent = self.send_complete(id, frame);
+            debug_assert!(
+                sent.is_ok()
+                    || !self
+                        .connections
+                        .get(id)
+                        .is_some_and(|connection| connection.is_open()),
+                "{id:?} has no room for a frame after it was checked"
+            );
             return Ok(Some(completed));
         }
         let signaled = connection.sends.count_request();

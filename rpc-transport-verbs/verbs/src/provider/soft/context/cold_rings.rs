@@ -3,9 +3,9 @@
 //!
 //! The sender of a cold ring announces it after it has written a message. The announcement is lost if
 //! the sender is killed between the two, or if something else writes its page. So polls also look at
-//! the cold rings themselves, one in 64 at some of them. The number
-//! follows the time since the last looks, so that all rings are looked at in [`CIRCLE`], whether a
-//! poll takes 50 ns or, with a handler, 5 µs.
+//! the cold rings themselves, one poll in 64 at some of them. The number follows the time since the
+//! last looks, so that all rings are looked at in [`CIRCLE`], whether a poll takes 50 ns or, with a
+//! handler, 5 µs.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

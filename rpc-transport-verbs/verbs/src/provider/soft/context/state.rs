@@ -40,13 +40,13 @@ pub(crate) struct State {
 /// What the queue pairs of a context have in common.
 #[derive(Debug)]
 pub(crate) struct Common {
-    /// What polls have to do besides looking at hot rings.
+    /// What polls have to do besides looking at rings.
     pub(crate) pending: Pending,
     /// Polls so far, and polls at the engine's last tick. They differ if the application polls.
     pub(crate) polls: u64,
     pub(crate) polls_at_tick: u64,
     pub(crate) lists: Lists,
-    /// Messages that polls have taken without looking beyond hot rings, since they last did.
+    /// Messages that polls have taken without looking beyond rings, since they last did.
     pub(crate) streak: u32,
     pub(crate) ready: ReadyPeers,
     pub(crate) tcp: TcpLinks,

@@ -45,8 +45,7 @@ pub(crate) enum LinkMessage {
     /// the queue pair that the sender has offered: see `claims`.
     Claim { nonce: Nonce, qp_num: u32 },
     /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
-    /// receives from `to`. The receiver announces it by
-    /// `from_index`.
+    /// receives from `to`. The receiver announces it by `from_index`.
     Attach {
         from: u32,
         to: u32,

@@ -51,7 +51,7 @@ pub(crate) enum ReceiveOutcome {
 impl SoftQueuePair {
     // ---- messages ----
 
-    /// Receives the message whose commit a look at hot ring number `ring` found, if everything
+    /// Receives the message whose commit a look at this queue pair's ring found, if everything
     /// about it is usual: a plain message that fits the next receive. Returns its completion, which
     /// is due to completion queue `cq`; or does nothing and returns `None`, and then
     /// [`receive`](Self::receive) handles the message. The caller has checked that `cq` is empty and

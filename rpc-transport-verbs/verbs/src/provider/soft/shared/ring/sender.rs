@@ -88,8 +88,8 @@ pub(crate) struct RingNotifier {
 }
 
 impl RingNotifier {
-    /// Creates the wakeup of a ring. `index` may come from a peer unchecked: it is range-checked at
-    /// each use.
+    /// Creates the handle for a ring. `index` may come from a peer unchecked: the receiver ignores one that it
+    /// does not have.
     pub(crate) fn new(context: Arc<ContextNotifier>, index: usize) -> Self {
         Self { context, index }
     }
