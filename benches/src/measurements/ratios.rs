@@ -46,7 +46,8 @@ struct Accepted {
 const LOADS: [Compared; 7] = [
     of("1 in flight", [64, 1, 1], None),
     of("32 in flight", [64, 1, 32], accept(1.42, 2.03)),
-    of("64 connections", [64, 64, 32], accept(0.39, 0.28)),
+    // The far one is of a slower version: far lines have not come since.
+    of("64 connections", [64, 64, 32], accept(0.83, 0.28)),
     of("200 bytes", [200, 1, 8], None),
     of("232 bytes", [232, 1, 8], accept(0.96, 0.87)),
     of("4200 bytes", [4200, 1, 8], None),

@@ -114,13 +114,14 @@ impl State {
             return Ok(Some(completion));
         }
         self.take_announcements();
-        let message = match self.common.lists.is_turn_of_cold() {
-            true => self
-                .take_from_announced_ring(cq)
-                .or_else(|| self.take_from_hot_rings(cq)),
-            false => self
-                .take_from_hot_rings(cq)
-                .or_else(|| self.take_from_announced_ring(cq)),
+        let message = if self.common.lists.cold.is_empty() {
+            self.take_from_hot_rings(cq)
+        } else if self.common.lists.is_turn_of_cold() {
+            self.take_from_announced_ring(cq)
+                .or_else(|| self.take_from_hot_rings(cq))
+        } else {
+            self.take_from_hot_rings(cq)
+                .or_else(|| self.take_from_announced_ring(cq))
         };
         // Acknowledgements can wait for a few messages. A sleeping context cannot: the ring of this
         // one may be hot now, and its sender would not notify anyone of the next.
