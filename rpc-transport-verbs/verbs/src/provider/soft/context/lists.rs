@@ -217,12 +217,7 @@ impl Lists {
     pub(crate) fn taken(&mut self, place: RingPlace) -> bool {
         match place {
             RingPlace::Hot(place) => {
-                self.hot_turns = self.hot_turns.saturating_sub(1);
-                self.arrived(place);
-                if self.cold.has_announced() {
-                    // The next turn is that of another hot ring.
-                    self.first_look += 1;
-                }
+                self.taken_from_hot(place);
                 false
             }
             RingPlace::Cold(_) => {
@@ -230,6 +225,17 @@ impl Lists {
                 self.arrivals += 1;
                 self.cold.end_turn(self.arrivals, self.hot.len() < MAX_HOT)
             }
+        }
+    }
+
+    /// Notes that a message, or a batch of them, is taken from the hot ring at this place.
+    #[inline]
+    pub(crate) fn taken_from_hot(&mut self, place: usize) {
+        self.hot_turns = self.hot_turns.saturating_sub(1);
+        self.arrived(place);
+        if self.cold.has_announced() {
+            // The next turn is that of another hot ring.
+            self.first_look += 1;
         }
     }
 

@@ -233,8 +233,11 @@ impl State {
                     return straight;
                 }
             }
-            if self.receive_batch(place) != ReceiveOutcome::Closed {
-                self.common.lists.first_look += 1;
+            self.common.lists.taken_from_hot(place);
+            let outcome = self.receive_batch(place);
+            let lists = &mut self.common.lists;
+            if outcome != ReceiveOutcome::Closed && lists.first_look == place {
+                lists.first_look += 1;
             }
             if !self.common.completion_queues.queue(cq).is_empty() {
                 return None;
