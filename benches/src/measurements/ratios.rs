@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn a_ratio_that_is_far_below_the_accepted_one_is_named() {
         let found = too_low(&rounds(9, 60, (2, 0.7)));
-        let expected = "64 connections ÷ 32 in flight, near: 0.27 in 9 rounds, from 0.27 to 0.27, is too \
-                        far below the accepted 0.39";
+        let expected = "64 connections ÷ 32 in flight, near: 0.58 in 9 rounds, from 0.58 to 0.58, is too \
+                        far below the accepted 0.83";
         assert_eq!(found, [expected]);
         assert!(too_low(&rounds(9, 60, (2, 0.8))).is_empty());
         assert!(too_low(&rounds(9, 60, (2, 3.0))).is_empty());
