@@ -92,7 +92,7 @@ impl ColdRings {
         self.rings.get_mut(qp_index as usize)?.as_mut()
     }
 
-    /// Returns where the next message of a ring will appear, which is cold.
+    /// Returns where the next message of a cold ring will appear.
     #[inline]
     pub(super) fn next_of(&mut self, qp_index: u32) -> &mut NextMessage {
         let ring = self.rings[qp_index as usize].as_mut();
@@ -322,5 +322,29 @@ mod tests {
         assert_eq!(cold.looks_due(now + Duration::from_secs(9)), MAX_LOOKS);
         assert!(cold.remove(30_000).is_some() && cold.is_empty());
         assert!(cold.remove(30_000).is_none() && cold.remove(90_000).is_none());
+    }
+
+    #[test]
+    fn looks_that_are_owed_go_to_all_rings_of_that_sender_and_to_no_other() {
+        const RINGS: usize = MAX_LOOKS + 2;
+        let receiver = RingReceiver::new(0, false).unwrap();
+        receiver.commit_for_tests();
+        let senders = [Gid([1; 16]), Gid([2; 16])];
+        let mut cold = ColdRings::default();
+        cold.make_room(RINGS);
+        for index in [0, 1, RINGS - 2, RINGS - 1] {
+            let ring = ColdRing::new(receiver.next_message(), senders[index % 2], 0);
+            cold.insert(index as u32, ring);
+        }
+        cold.owe(&senders[1]);
+        cold.look_at_some_owed(MAX_LOOKS);
+        assert_eq!(cold.announced, [1]);
+        cold.look_at_some_owed(MAX_LOOKS);
+        assert_eq!(cold.announced, [1, RINGS as u32 - 1]);
+        assert!(cold.owed.is_empty());
+        cold.owe(&senders[0]);
+        cold.look_at_owed();
+        let all = [1, RINGS as u32 - 1, 0, RINGS as u32 - 2];
+        assert_eq!(cold.announced, all);
     }
 }

@@ -39,6 +39,7 @@ pub(crate) struct Lists {
     /// and empty polls of several hot rings. What is only announced does not count: a peer would age the
     /// rings of others.
     pub(super) arrivals: u64,
+    /// Polls that found all of several hot rings empty, since such polls last counted as an arrival.
     empty_polls: u32,
     /// Messages that may still be taken from announced rings and from hot ones, before the others come first:
     /// in each round one for each ring.

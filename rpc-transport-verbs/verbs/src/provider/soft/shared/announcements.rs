@@ -1,5 +1,4 @@
-//! The rings of one sender that have messages: how a process tells a context which of its cold rings to look
-//! at.
+//! Announcements: how a sending process tells a context which cold rings have messages.
 //!
 //! ```text
 //!     0  overflow  set by the sender: there was no room, so any ring may have a message
