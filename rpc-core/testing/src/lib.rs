@@ -13,6 +13,7 @@
 //! - [`Mix`]: calls of all kinds that check their messages;
 //! - [`RawPeer`]: a peer without a driver, which sends any frames;
 //! - [`model`]: both sides of a connection, in every state that they can reach;
+//! - [`is_alone`]: a process of its own for a test of the log;
 //! - [`hostile`]: the inputs of peers that violate the protocol, as functions of bytes.
 //!
 //! ```
@@ -31,6 +32,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod alone;
 mod faults;
 pub mod hostile;
 mod loopback;
@@ -44,6 +46,7 @@ pub mod model {
     //! A model of both sides of a connection: every state that they can reach.
     pub use rpc_core::for_testing::{Plan, Reached};
 }
+pub use alone::is_alone;
 pub use faults::Faults;
 pub use loopback::{Loopback, SlotCounts};
 pub use mix::{Ending, Mix, MixCall, Order};

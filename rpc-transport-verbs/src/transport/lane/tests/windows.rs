@@ -7,6 +7,7 @@ use bytes::Bytes;
 use rpc_core::transport::{
     Chunks, CloseReason, ConnectionId, ExposeError, LongMessages, Transport,
 };
+use rpc_core_testing::is_alone;
 use verbline_verbs::for_transport::WindowFault;
 use verbline_verbs::{LinkLayer, SoftOptions};
 
@@ -70,6 +71,11 @@ fn expose_when_possible(side: &mut Side, connection: ConnectionId) -> Result<(),
 
 #[test]
 fn windows_that_are_not_there_or_protect_nothing_are_found_when_the_device_is_opened() {
+    if !is_alone(
+        "transport::lane::tests::windows::windows_that_are_not_there_or_protect_nothing_are_found_when_the_device_is_opened",
+    ) {
+        return;
+    }
     for (fault, why) in [
         (WindowFault::RefusedAfter(0), "and gives none"),
         (WindowFault::RefusedAfter(1), "and gives none"),
@@ -124,6 +130,11 @@ fn no_long_message_waits_for_windows_that_a_device_refuses_later() {
 /// The trial was a success, and the device binds no window after it.
 #[test]
 fn a_device_that_binds_no_window_later_ends_one_connection() {
+    if !is_alone(
+        "transport::lane::tests::windows::a_device_that_binds_no_window_later_ends_one_connection",
+    ) {
+        return;
+    }
     let fault = WindowFault::UnbindableAfter(TRIAL_BINDINGS + 1);
     let (mut server, mut client, (first, _)) = connected(fault);
     let (second, at_server) = server.accept(&mut client);
