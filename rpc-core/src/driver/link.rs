@@ -85,6 +85,11 @@ impl<B> Link<B> {
         self.ended.is_some() | self.going_away
     }
 
+    /// Returns true if requests or messages of streams wait for credits.
+    pub(super) fn others_wait_for_credits(&self) -> bool {
+        !self.waiters.has_no_waiters() || !self.streams.stalled.is_empty()
+    }
+
     /// Returns the number of entries that wait for a control frame.
     pub(super) fn entries_owed(&self) -> usize {
         self.streams.entries_owed() + self.transfers.entries_owed()

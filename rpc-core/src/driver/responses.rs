@@ -236,7 +236,7 @@ impl<T: Transport> State<T> {
     }
 
     #[cold]
-    fn grow_window(&mut self, link: LinkKey) {
+    pub(super) fn grow_window(&mut self, link: LinkKey) {
         let free = self.free_for_growth();
         let Some(entry) = self.links.get(link.index()) else {
             return;

@@ -59,7 +59,8 @@ enum Activity {
     Idle,
 }
 
-/// The peer's latest frame that takes a credit. One byte, which each such frame overwrites.
+/// The peer's latest frame that takes a credit, or has a long response. One byte, which each such frame
+/// overwrites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LatestFrame(u8);
 
@@ -67,8 +68,8 @@ impl LatestFrame {
     /// There was none.
     const NONE: Self = Self(0);
     const ARRIVED: u8 = 1;
-    /// It took the peer's last credit. Only the peer can know this, because credits that this side
-    /// granted may still be in flight.
+    /// The peer had no more credits, or too few ([`Flags::SPENT`]). Only the peer can know this, because
+    /// credits that this side granted may still be in flight.
     const SPENT: u8 = Flags::SPENT.bits();
     /// [`LatestFrame::take_is_new`] has seen it.
     const SEEN: u8 = 4;

@@ -3,9 +3,9 @@
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
-use crate::support::{ECHO, Gate, register};
-use rpc_core::{Caller, LocalChannel, Request};
-use rpc_core_testing::Pair;
+use crate::support::{ECHO, Gate, HELD, register};
+use rpc_core::{Caller, Intents, LocalChannel, Request};
+use rpc_core_testing::{Faults, Node, Pair};
 
 /// Lengths around those at which something changes: a slot, the fragments that a receiver has not
 /// accepted, and a piece.
@@ -91,10 +91,7 @@ fn where_no_window_is_free_a_message_travels_in_fragments() {
     let pair = pair();
     pair.network().use_reads();
     let channel = pair.connect();
-    let in_fragments = || {
-        let stats = pair.server().poller().stats();
-        stats.pollers[0].transfers.bytes_in_fragments
-    };
+    let in_fragments = || in_fragments(pair.server());
     for may_come in [true, false] {
         pair.network().refuse_windows(Some(may_come));
         for len in LENGTHS {
@@ -111,6 +108,78 @@ fn where_no_window_is_free_a_message_travels_in_fragments() {
         pair.run(echo(&channel, message(262_144))).unwrap();
         assert_eq!(in_fragments(), before);
     }
+}
+
+/// Returns the bytes that a side has received in fragments.
+fn in_fragments(node: &Node) -> u64 {
+    let stats = node.poller().stats();
+    stats.pollers[0].transfers.bytes_in_fragments
+}
+
+#[test]
+fn a_message_of_few_frames_goes_at_once_and_is_not_read() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    let (most, received) = (8 * 4336 - 100, || {
+        [pair.server(), pair.client()].map(in_fragments)
+    });
+    // Each side gets credits for the frames when it had too few.
+    pair.run(echo(&channel, message(most))).unwrap();
+    assert_eq!(received(), [0, 0]);
+    for _ in 0..4 {
+        pair.run(echo(&channel, message(most))).unwrap();
+    }
+    for len in [4337, 8192, most] {
+        let before = received();
+        let mut call = Box::pin(echo(&channel, message(len)));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(call.as_mut().poll(&mut cx).is_pending());
+        // All frames of the request are there, and all of the response.
+        pair.client().step();
+        pair.server().step();
+        pair.client().step();
+        assert!(call.as_mut().poll(&mut cx).is_ready(), "{len} bytes");
+        let after = received();
+        let added = [after[0] - before[0], after[1] - before[1]];
+        assert!(added.iter().all(|&it| it >= len as u64), "{added:?}");
+    }
+    let before = received();
+    pair.run(echo(&channel, message(most + 200))).unwrap();
+    assert_eq!(received(), before, "a longer one is read");
+    drop(channel);
+    pair.assert_nothing_left();
+}
+
+/// Each frame after the first takes a credit, and so does each request.
+#[test]
+fn a_message_for_whose_frames_there_are_no_credits_is_read() {
+    let gate = Gate::default();
+    let intents = Intents {
+        max_in_flight: 4,
+        connections: 1,
+        ..Intents::default()
+    };
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        register(methods, &gate)
+    });
+    pair.network().use_reads();
+    let channel = pair.connect();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut held: Vec<_> = (0..3)
+        .map(|_| Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&HELD, Request::new(vec![]))))
+        .collect();
+    for call in &mut held {
+        assert!(call.as_mut().poll(&mut cx).is_pending());
+    }
+    pair.run(echo(&channel, message(8192))).unwrap();
+    assert_eq!(in_fragments(pair.server()), 0);
+    gate.open();
+    for call in held {
+        pair.run(call).unwrap();
+    }
+    pair.run(echo(&channel, message(8192))).unwrap();
+    assert!(in_fragments(pair.server()) > 8192);
 }
 
 /// Begins a call with a message of 4 MiB, and stops when its first pieces are exposed.

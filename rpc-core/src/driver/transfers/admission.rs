@@ -2,8 +2,8 @@
 //! and messages of about the same length get it in the order of their arrival.
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
-//! sends all of it without an answer. If no registered memory is free, or others wait for some, its
-//! bytes go to the heap.
+//! sends all of it without an answer. Its bytes go to the heap: a message before it may wait for
+//! registered memory, and no device writes fragments there.
 //! [`MAX_TRANSFERS`] bounds these bytes of a connection for messages that are arriving. Messages of
 //! streams that have arrived are bounded by the windows of their streams: each takes
 //! [`LONG_MESSAGE_CHARGE`] of one, so a window of 32 KiB lets eight of them wait for a reader.
@@ -12,6 +12,7 @@
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -66,14 +67,20 @@ impl<T: Transport> State<T> {
     pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
         let incoming = &self.transfers.incoming[key.index()];
         let (len, form) = (incoming.len, incoming.form);
-        let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
-        // A short one takes no memory that others wait for: a message of the same stream before it may
-        // be one of them, and nobody reads this one first.
-        let waits_behind = match is_short {
-            true => self.transfers.waiting.len() != 0,
-            false => self.transfers.waiting.has_class_of(len),
-        };
-        let memory = match waits_behind {
+        if form == FRAGMENT && len <= FREE_FRAGMENTS {
+            self.charge_incoming(key);
+            self.expect_progress(key);
+            let incoming = &mut self.transfers.incoming[key.index()];
+            incoming.is_accepted = true;
+            let mut bytes = match mem::replace(&mut incoming.place, Place::Nowhere) {
+                Place::Waiting(bytes) => bytes,
+                _ => Vec::new(),
+            };
+            bytes.reserve_exact(len as usize - bytes.len());
+            incoming.place = Place::Heap(bytes);
+            return None;
+        }
+        let memory = match self.transfers.waiting.has_class_of(len) {
             true => Err(NoMemory::NotYet),
             false => self.memory_for(key),
         };
@@ -82,19 +89,6 @@ impl<T: Transport> State<T> {
                 true => return None,
                 false => NoMemory::NotRead,
             },
-            Err(_) if is_short => {
-                self.charge_incoming(key);
-                self.expect_progress(key);
-                let incoming = &mut self.transfers.incoming[key.index()];
-                incoming.is_accepted = true;
-                let mut bytes = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
-                    Place::Waiting(bytes) => bytes,
-                    _ => Vec::new(),
-                };
-                bytes.reserve(len as usize - bytes.len());
-                incoming.place = Place::Heap(bytes);
-                return None;
-            }
             Err(reason) => reason,
         };
         if self.is_refused(reason) {
@@ -176,7 +170,7 @@ impl<T: Transport> State<T> {
     /// Records that the memory of a message is no longer being received into.
     pub(super) fn discharge(&mut self, key: IncomingKey) {
         let incoming = &mut self.transfers.incoming[key.index()];
-        let charged = std::mem::take(&mut incoming.charged);
+        let charged = mem::take(&mut incoming.charged);
         self.transfers.receiving -= charged;
         if let Some(link) = self.links.get_mut(incoming.link.index()) {
             link.transfers.receiving -= charged;
@@ -197,10 +191,9 @@ impl<T: Transport> State<T> {
                 memory.as_mut()[..bytes.len()].copy_from_slice(bytes);
             }
             incoming.place = Place::Memory(memory);
-            if incoming.len > FREE_FRAGMENTS {
-                incoming.owed.is_accepted = true;
-                self.owe_entry(key);
-            }
+            // Its sender waits for that.
+            incoming.owed.is_accepted = true;
+            self.owe_entry(key);
             return true;
         }
         let id = self.links[incoming.link.index()].id;

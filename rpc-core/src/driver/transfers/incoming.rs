@@ -87,8 +87,7 @@ pub(super) enum Place<M> {
     Waiting(Vec<u8>),
     /// Fragments are copied here.
     Memory(M),
-    /// Fragments of a message that is not much longer than a slot, for which no registered memory was
-    /// free.
+    /// Fragments of a message that never waits, because its sender sends all of it without an answer.
     Heap(Vec<u8>),
     /// Segments are fetched.
     Fetch(FetchKey),
@@ -242,6 +241,7 @@ impl<T: Transport> Driver<T> {
         // The end of the connection does not give this receive back, whatever follows.
         state.budget.release(1);
         let key = state.begin_incoming(link, header, metadata, &body, purpose, None)?;
+        state.open_window_for_next(link, header);
         let limit = MessageLimit::of_receiver(state.transport.limits());
         let refusal = if outcome == LongOutcome::Abandoned {
             state.stop_incoming(key);
@@ -331,6 +331,21 @@ impl<T: Transport> State<T> {
         }
         self.counters.transfers.received.add(1);
         Ok(key)
+    }
+
+    /// Promises receives, or more of them, to a server that had too few credits to send its response at
+    /// once. The next frame grants them.
+    fn open_window_for_next(&mut self, link: LinkKey, response: &FrameHeader) {
+        if !response.flags.contains(Flags::SPENT) {
+            return;
+        }
+        match self.links[link.index()].connection.window_len() {
+            0 if self.free_for_growth() == 0 => {}
+            0 => {
+                self.has_window_for_streams(link);
+            }
+            _ => self.grow_window(link),
+        }
     }
 
     fn receive_continuation(

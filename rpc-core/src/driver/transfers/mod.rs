@@ -7,8 +7,9 @@
 //!
 //! | file | step |
 //! | --- | --- |
-//! | `outgoing.rs` | sender: the first frame leaves |
-//! | `pump.rs` | sender: the other pieces follow, some in each turn |
+//! | `outgoing.rs` | sender: what is kept of a message that is under way |
+//! | `first_frame.rs` | sender: the first frame leaves, and all others if they are few |
+//! | `pump.rs` | sender: pieces leave, some in each turn |
 //! | `release.rs` | sender: the receiver's entries release pieces, or stop the message |
 //! | `arrival.rs` | the purpose of a long message, and its outcome |
 //! | `incoming.rs` | receiver: a first frame or a continuation arrives |
@@ -33,6 +34,7 @@ mod control;
 mod deliver;
 mod end;
 mod fetch;
+mod first_frame;
 mod incoming;
 mod looks;
 mod outgoing;
@@ -50,9 +52,10 @@ use slab::Slab;
 
 use self::admission::WaitingMessages;
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
+pub(super) use self::first_frame::PreparedTransfer;
 use self::incoming::{Incoming, Place};
 use self::outgoing::Outgoing;
-pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
+pub(super) use self::outgoing::TransferOwner;
 use super::held_memory::PollerMemory;
 use super::link::LinkKey;
 use super::link_transfers::IncomingKey;

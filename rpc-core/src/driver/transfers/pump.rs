@@ -17,7 +17,7 @@ use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{
     ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
 };
-use crate::transport::{ExposeError, RemoteSegment, Transport};
+use crate::transport::{Chunks, ExposeError, Exposed, ExposureKey, RemoteSegment, Transport};
 
 /// The most attempts of a turn to send a piece, of all messages. A copied piece is the last of its
 /// turn.
@@ -44,9 +44,28 @@ struct NoWindows {
     transfer: TransferId,
 }
 
+/// One in this many bytes of the memory for messages: the limit for exposed pieces. The only piece of a message whose receiver has memory is exposed
+/// in any case.
+const EXPOSED_PART: u64 = 4;
+/// The same for pieces of messages for which the receiver may have no memory yet. They may stay
+/// exposed for long, so they leave memory for messages whose receivers have theirs.
+const UNACCEPTED_PART: u64 = 8;
+/// The same for one connection, of all that is exposed on it: a peer that accepts nothing leaves as
+/// much to others.
+const UNACCEPTED_PART_OF_LINK: u64 = 16;
+/// The most pieces that are exposed at a time, however short they are. Each has a memory window of its
+/// own, and `soft` lets peers read the pieces of at most 1024 windows directly; other devices have
+/// more. The only piece of a message whose receiver has memory is exposed in any case.
+const EXPOSED_PIECES: usize = 1024;
+/// The same for pieces of messages for which the receiver may have no memory yet: half, so that the
+/// others have windows.
+const UNACCEPTED_PIECES: usize = EXPOSED_PIECES / 2;
+/// The same for one connection, of all that is exposed on it: four peers that accept nothing are
+/// needed to use all of [`UNACCEPTED_PIECES`].
+const UNACCEPTED_PIECES_OF_LINK: usize = UNACCEPTED_PIECES / 4;
 /// The result of an attempt to send a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+pub(super) enum Sent {
     /// Another piece of the message may follow at once.
     More,
     /// The receiver has to fetch or accept something first, or nothing is left.
@@ -213,7 +232,10 @@ impl<T: Transport> State<T> {
             return self.send_abandoned(link, transfer);
         }
         match outgoing.form {
-            FRAGMENT => self.send_fragments(link, transfer),
+            FRAGMENT => {
+                let most = self.fragments_of_piece(link);
+                self.send_fragments(link, transfer, most)
+            }
             _ => self.send_segments(link, transfer),
         }
     }
@@ -226,7 +248,7 @@ impl<T: Transport> State<T> {
         if available != 1 {
             return available.div_ceil(2);
         }
-        let others_wait = !link.waiters.has_no_waiters() || !link.streams.stalled.is_empty();
+        let others_wait = link.others_wait_for_credits();
         // The last credit goes to these and to long messages alternately.
         let takes = !others_wait || !link.transfers.took_last_credit;
         link.transfers.took_last_credit = takes;
@@ -279,16 +301,27 @@ impl<T: Transport> State<T> {
         self.send_continuation(key, transfer, SEGMENTS, buf, len, copied)
     }
 
-    fn send_fragments(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
+    /// Returns the number of fragments of a message that may be sent in this turn.
+    fn fragments_of_piece(&mut self, key: LinkKey) -> usize {
+        let frame_len = self.transport.longest_frame(self.links[key.index()].id);
+        let fragment_len = frame_len.saturating_sub(HEADER_LEN).max(1);
+        let most = self.transport.limits().piece_len / fragment_len;
+        let most = most.clamp(1, FRAGMENTS_PER_PIECE);
+        most.min(self.credits_for_pieces(key))
+    }
+
+    /// Sends the next fragments of a message, `most` at most, for which there are credits.
+    pub(super) fn send_fragments(
+        &mut self,
+        key: LinkKey,
+        transfer: TransferKey,
+        most: usize,
+    ) -> Sent {
         let id = self.links[key.index()].id;
-        let frame_len = self.transport.longest_frame(id);
         // The connection has ended, and the next event reports it.
-        let Some(fragment_len) = frame_len.checked_sub(HEADER_LEN) else {
+        let Some(fragment_len) = self.transport.longest_frame(id).checked_sub(HEADER_LEN) else {
             return Sent::NoMore;
         };
-        let piece_len = self.transport.limits().piece_len;
-        let most = (piece_len / fragment_len).clamp(1, FRAGMENTS_PER_PIECE);
-        let most = most.min(self.credits_for_pieces(key));
         let mut sent = Sent::NotNow;
         for _ in 0..most {
             let outgoing = &self.transfers.outgoing[transfer.index()];
@@ -315,7 +348,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Sends a continuation with the next `len` bytes of a message, for which there is a credit.
-    fn send_continuation(
+    pub(super) fn send_continuation(
         &mut self,
         key: LinkKey,
         transfer: TransferKey,
@@ -350,6 +383,60 @@ impl<T: Transport> State<T> {
             true => Sent::NoMore,
             false => Sent::More,
         }
+    }
+
+    pub(super) fn conceal_all(
+        &mut self,
+        link: LinkKey,
+        exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
+    ) {
+        let of_link = &mut self.links[link.index()].transfers;
+        for (key, len) in exposed {
+            of_link.exposed -= u64::from(len);
+            of_link.exposed_pieces -= 1;
+            self.transfers.exposed -= u64::from(len);
+            self.transfers.exposed_pieces -= 1;
+            self.transport.conceal(key);
+        }
+    }
+
+    /// Returns true if a message, which has nothing exposed if `is_first`, may expose another piece.
+    fn may_expose(&self, link: LinkKey, is_accepted: bool, is_first: bool) -> bool {
+        let memory = self.transport.limits().message_memory;
+        let (exposed, pieces) = (self.transfers.exposed, self.transfers.exposed_pieces);
+        if is_accepted {
+            return is_first || exposed < memory / EXPOSED_PART && pieces < EXPOSED_PIECES;
+        }
+        let of_link = &self.links[link.index()].transfers;
+        let (on_link, pieces_on_link) = (of_link.exposed, of_link.exposed_pieces);
+        exposed < memory / UNACCEPTED_PART
+            && pieces < UNACCEPTED_PIECES
+            && (on_link == 0 || on_link < memory / UNACCEPTED_PART_OF_LINK)
+            && pieces_on_link < UNACCEPTED_PIECES_OF_LINK
+    }
+
+    /// Exposes the next piece of a message. The application's bytes are dropped later, when nothing
+    /// is borrowed.
+    pub(super) fn expose(
+        &mut self,
+        link: LinkKey,
+        message: &mut Chunks,
+        is_accepted: bool,
+        is_first: bool,
+    ) -> Result<Exposed, ExposeError> {
+        if !self.may_expose(link, is_accepted, is_first) {
+            return Err(ExposeError::NotNow);
+        }
+        // A transport takes bytes of the first part, or copies a piece, which may be of many parts.
+        let piece_len = self.transport.limits().piece_len;
+        self.transfers.spend(message.fronts(piece_len).cloned());
+        let entry = &mut self.links[link.index()];
+        let exposed = self.transport.expose(entry.id, message, is_accepted)?;
+        entry.transfers.exposed += u64::from(exposed.segment.len);
+        entry.transfers.exposed_pieces += 1;
+        self.transfers.exposed += u64::from(exposed.segment.len);
+        self.transfers.exposed_pieces += 1;
+        Ok(exposed)
     }
 
     /// Tells the receiver that no more of a message follows.

@@ -109,7 +109,10 @@ impl Connection {
             }
             FrameKind::Continuation => self.receive_continuation(header),
             FrameKind::Request if role == Role::Server => self.receive_request(header),
-            FrameKind::Response if role == Role::Client => self.receive_response(header),
+            FrameKind::Response if role == Role::Client => {
+                self.latest = LatestFrame::of(header);
+                self.receive_response(header)
+            }
             _ => Err(ProtocolError::WrongDirection { kind, role }),
         }
     }

@@ -12,7 +12,8 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// The sender has consumed the control frame that the receiver had in flight.
     pub const ACK: Self = Self(1);
-    /// The sender used its last credit for this frame: it would benefit from a larger window.
+    /// The sender used its last credit for this frame, or had too few credits to send its long message at
+    /// once: it would benefit from a larger window.
     pub const SPENT: Self = Self(2);
     /// The sender, a server, is shutting down: the client must start no more calls on this
     /// connection.

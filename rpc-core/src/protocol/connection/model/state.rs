@@ -26,7 +26,8 @@ pub(super) const CERTAIN: [Step; 16] = [
 ];
 
 /// The steps that may be taken, or not.
-pub(super) const POSSIBLE: [Step; 5] = [
+pub(super) const POSSIBLE: [Step; 6] = [
+    Step::OpenWindowEarly,
     Step::CallResponse,
     Step::EndStream,
     Step::GoAway,
@@ -52,6 +53,7 @@ pub(super) enum Step {
     ServerControl,
     ClientAck,
     ServerAck,
+    OpenWindowEarly,
     CallResponse,
     EndStream,
     GoAway,
@@ -397,6 +399,13 @@ impl State {
                     client.connection.open_window(plan.client_window);
                 }
                 wants
+            }
+            Step::OpenWindowEarly => {
+                let opens = client.connection.window_len() == 0;
+                if opens {
+                    client.connection.open_window(plan.client_window);
+                }
+                opens
             }
             Step::ClientMessage => client.message(server),
             Step::ServerMessage => server.message(client),

@@ -1,0 +1,361 @@
+//! The sender's part of a long message: its first frame.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use bytes::Buf;
+
+use super::super::State;
+use super::super::held_memory::Encoding;
+use super::super::link::LinkKey;
+use super::super::link_transfers::TransferKey;
+use super::looks::Looks;
+use super::outgoing::{Awaited, FIRST_SEGMENTS, Outgoing, TransferOwner};
+use super::pump::Sent;
+use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
+use crate::protocol::frame::{
+    FRAGMENT, Flags, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+};
+use crate::transport::{
+    Chunks, ExposeError, ExposureKey, LongMessages, MessageMemory, RemoteSegment, ReserveError,
+    Transport,
+};
+
+/// The most copied pieces in the first frame of a message if this side has no credit for
+/// continuations.
+const COPIED_WITHOUT_CREDIT: usize = 4;
+
+/// Copied pieces of at most this length in bytes do not count against the most copied pieces of a
+/// first frame: they are the bytes before a field that is exposed where it lies. The statistics count
+/// them.
+const SHORT_COPY: u32 = 4096;
+
+/// The most frames of a message that are sent at once. Copies of more bytes cost more than a window and a
+/// READ.
+const MOST_FRAMES_AT_ONCE: usize = 8;
+
+/// One in this many bytes of the memory for messages: the limit up to which encoded messages and
+/// exposed pieces together may grow. With that of exposed pieces, half of the memory is left for messages
+/// that arrive: otherwise, two peers could each wait for memory until the other has received.
+const ENCODED_PART: u64 = 4;
+
+/// A first frame that can be sent: its slot is reserved, and its piece is exposed.
+pub(in super::super) struct PreparedTransfer<B> {
+    link: LinkKey,
+    buf: B,
+    /// The whole message.
+    before: Chunks,
+    /// The rest of it.
+    rest: Chunks,
+    segments: Vec<RemoteSegment>,
+    exposed: VecDeque<(ExposureKey, u32)>,
+    copied: u64,
+    form: u16,
+    metadata_len: usize,
+}
+
+impl<T: Transport> State<T> {
+    /// Makes everything ready for the first frame of a long message, with metadata of this length.
+    /// Takes the message. [`send_transfer`](Self::send_transfer) or
+    /// [`cancel_transfer`](Self::cancel_transfer) must follow.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReserveError`] if it cannot be sent, at the moment or at all. Nothing was taken.
+    #[cold]
+    pub(in super::super) fn prepare_transfer(
+        &mut self,
+        key: LinkKey,
+        metadata_len: usize,
+        message: &mut Chunks,
+    ) -> Result<PreparedTransfer<T::SendBuf>, ReserveError> {
+        let Some(link) = self.links.get(key.index()) else {
+            return Err(ReserveError::Closed);
+        };
+        if link.ended.is_some() {
+            return Err(ReserveError::Closed);
+        }
+        if link.transfers.outgoing.len() >= MAX_TRANSFERS {
+            return Err(ReserveError::NoSlot);
+        }
+        let head_len = HEADER_LEN + metadata_len + LONG_BODY_LEN;
+        let limit = self.transport.longest_frame(link.id);
+        // The connection has ended, and the next event reports it.
+        if limit == 0 {
+            return Err(ReserveError::Closed);
+        }
+        let least = head_len + RemoteSegment::ENCODED_LEN;
+        if least > limit {
+            return Err(ReserveError::TooLong { len: least, limit });
+        }
+        let mut prepared = Prepared {
+            before: message.clone(),
+            segments: Vec::new(),
+            exposed: VecDeque::new(),
+            copied: 0,
+        };
+        let mut form = match self.transport.long_messages(link.id) {
+            LongMessages::Fragments => FRAGMENT,
+            LongMessages::Read => {
+                match self.continuations_at_once(key, metadata_len, message.len()) {
+                    Some(_) => FRAGMENT,
+                    None => SEGMENTS,
+                }
+            }
+        };
+        let id = link.id;
+        let mut slot = None;
+        let mut piece_len = 0;
+        if form == SEGMENTS {
+            let most = (limit - head_len) / RemoteSegment::ENCODED_LEN;
+            let copies = match link.connection.messages_allowed() {
+                0 => COPIED_WITHOUT_CREDIT,
+                _ => 1,
+            };
+            let most = most.min(FIRST_SEGMENTS).min(MAX_SEGMENTS);
+            // Without a slot, pieces would be copied and exposed in vain in each attempt.
+            let longest = most * RemoteSegment::ENCODED_LEN;
+            let buf = self.transport.reserve(id, head_len + longest)?;
+            match self.expose_first(key, message, most, copies, &mut prepared) {
+                Ok(first_form) => form = first_form,
+                Err(error) => {
+                    self.transport.cancel(buf);
+                    return Err(error);
+                }
+            }
+            piece_len = prepared.segments.len() * RemoteSegment::ENCODED_LEN;
+            match piece_len == longest {
+                true => slot = Some(buf),
+                false => self.transport.cancel(buf),
+            }
+        }
+        if form == FRAGMENT {
+            // The receiver may have no memory, whatever the length of a slot.
+            let longest = (limit - head_len).min(FREE_FRAGMENTS as usize);
+            piece_len = longest.min(message.len());
+        }
+        let slot = match slot {
+            Some(buf) => Ok(buf),
+            None => self.transport.reserve(id, head_len + piece_len),
+        };
+        match slot {
+            Ok(mut buf) => {
+                let mut rest = mem::take(message);
+                if form == FRAGMENT {
+                    let piece = &mut buf.as_mut()[head_len..];
+                    self.transfers.copy_out(&mut rest, piece);
+                    prepared.copied += piece_len as u64;
+                }
+                Ok(PreparedTransfer {
+                    link: key,
+                    buf,
+                    before: prepared.before,
+                    rest,
+                    segments: prepared.segments,
+                    exposed: prepared.exposed,
+                    copied: prepared.copied,
+                    form,
+                    metadata_len,
+                })
+            }
+            Err(error) => {
+                self.conceal_all(key, prepared.exposed);
+                *message = prepared.before;
+                Err(error)
+            }
+        }
+    }
+
+    /// Exposes the first pieces of a message. Returns its form: fragments if there is no window for the
+    /// first piece, and nothing was exposed.
+    fn expose_first(
+        &mut self,
+        key: LinkKey,
+        message: &mut Chunks,
+        most: usize,
+        most_copies: usize,
+        prepared: &mut Prepared,
+    ) -> Result<u16, ReserveError> {
+        let mut copies = 0;
+        while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
+            match self.expose(key, message, false, prepared.segments.is_empty()) {
+                Ok(exposed) => {
+                    let len = exposed.segment.len;
+                    copies += usize::from(exposed.was_copied && len > SHORT_COPY);
+                    prepared.copied += u64::from(len) * u64::from(exposed.was_copied);
+                    prepared.segments.push(exposed.segment);
+                    prepared.exposed.push_back((exposed.key, len));
+                }
+                Err(ExposeError::NoWindow { .. }) if prepared.segments.is_empty() => {
+                    return Ok(FRAGMENT);
+                }
+                // The first frame may have an empty piece.
+                Err(ExposeError::NotNow | ExposeError::NoWindow { .. }) => break,
+                Err(ExposeError::Closed) => {
+                    self.conceal_all(key, mem::take(&mut prepared.exposed));
+                    *message = mem::take(&mut prepared.before);
+                    return Err(ReserveError::Closed);
+                }
+            }
+        }
+        Ok(SEGMENTS)
+    }
+
+    /// Gives back what [`prepare_transfer`](Self::prepare_transfer) has taken. Returns the message.
+    pub(in super::super) fn cancel_transfer(
+        &mut self,
+        prepared: PreparedTransfer<T::SendBuf>,
+    ) -> Chunks {
+        self.transport.cancel(prepared.buf);
+        self.conceal_all(prepared.link, prepared.exposed);
+        prepared.before
+    }
+
+    /// Sends the first frame of a long message. The rest follows in later turns.
+    #[cold]
+    pub(in super::super) fn send_transfer(
+        &mut self,
+        key: LinkKey,
+        prepared: PreparedTransfer<T::SendBuf>,
+        mut header: FrameHeader,
+        metadata: &[u8],
+        owner: TransferOwner,
+    ) -> TransferKey {
+        let PreparedTransfer {
+            link: _,
+            mut buf,
+            before,
+            rest,
+            segments,
+            exposed,
+            copied,
+            form,
+            metadata_len,
+        } = prepared;
+        let len = before.len() as u32;
+        let announced = len - rest.len() as u32;
+        // The last reference to parts that were copied may be here.
+        self.transfers.discard(before);
+        let transfer = self.transfers.insert(Outgoing {
+            link: key,
+            id: TransferId(0),
+            owner,
+            form,
+            message: rest,
+            announced,
+            exposed,
+            is_accepted: form == FRAGMENT && len <= FREE_FRAGMENTS,
+            is_abandoned: false,
+            has_ended: announced == len,
+            is_queued: false,
+            timer: None,
+            looks: Looks::begin(Awaited::Nothing),
+        });
+        let id = self.transfers.outgoing[transfer.index()].id;
+        debug_assert_eq!(metadata.len(), metadata_len);
+        // Longer metadata was rejected.
+        header.metadata_len = metadata_len as u16;
+        // With more credits, it would not have to be read.
+        if form == SEGMENTS
+            && self
+                .few_continuations(key, metadata_len, len as usize)
+                .is_some()
+        {
+            header.flags |= Flags::SPENT;
+        }
+        let frame = buf.as_mut();
+        header.encode(frame);
+        let (metadata_out, body) = frame[HEADER_LEN..].split_at_mut(metadata_len);
+        metadata_out.copy_from_slice(metadata);
+        LongBody::encode(id, len, form, body);
+        let pieces = body[LONG_BODY_LEN..].as_chunks_mut().0.iter_mut();
+        for (segment, out) in segments.into_iter().zip(pieces) {
+            *out = segment.encode();
+        }
+        let link = &mut self.links[key.index()];
+        // If the connection has ended, the next event reports it.
+        let _ = self.transport.send(link.id, buf);
+        self.unflushed = true;
+        link.transfers.outgoing.push(transfer);
+        let counters = &self.counters.transfers;
+        counters.sent.add(1);
+        counters.bytes_sent.add(announced.into());
+        counters.bytes_copied.add(copied);
+        counters
+            .bytes_by_reference
+            .add(u64::from(announced) - copied);
+        if announced < len {
+            link.connection.begin_sending();
+            // The frames of a message that goes at once share a doorbell.
+            let continuations = match form {
+                FRAGMENT => self.continuations_at_once(key, metadata_len, len as usize),
+                _ => None,
+            };
+            if self.send_fragments(key, transfer, continuations.unwrap_or(0)) != Sent::NoMore {
+                self.queue_piece(transfer);
+            }
+        }
+        self.end_if_done(transfer);
+        self.watch_receiver(transfer);
+        transfer
+    }
+
+    /// Returns the number of continuations of a message in fragments, if it has so few frames that they are
+    /// sent at once: a window and a READ would cost more than copying it does.
+    pub(super) fn few_continuations(
+        &self,
+        key: LinkKey,
+        metadata_len: usize,
+        len: usize,
+    ) -> Option<usize> {
+        let limit = self.transport.longest_frame(self.links[key.index()].id);
+        let in_first = limit.saturating_sub(HEADER_LEN + metadata_len + LONG_BODY_LEN);
+        let in_each = limit.saturating_sub(HEADER_LEN).max(1);
+        let continuations = len.saturating_sub(in_first).div_ceil(in_each);
+        let are_few = len <= FREE_FRAGMENTS as usize && continuations < MOST_FRAMES_AT_ONCE;
+        are_few.then_some(continuations)
+    }
+
+    /// Returns the same, if there are credits for them, for which nothing else waits.
+    pub(super) fn continuations_at_once(
+        &self,
+        key: LinkKey,
+        metadata_len: usize,
+        len: usize,
+    ) -> Option<usize> {
+        let continuations = self.few_continuations(key, metadata_len, len)?;
+        let link = &self.links[key.index()];
+        let may_be_sent = continuations <= link.connection.messages_allowed() as usize
+            && !link.others_wait_for_credits()
+            && link.transfers.to_send.is_empty();
+        may_be_sent.then_some(continuations)
+    }
+
+    /// Returns registered memory for encoding a message that a peer will read.
+    #[cold]
+    pub(in super::super) fn memory_to_encode(
+        &mut self,
+        link: LinkKey,
+        len: usize,
+    ) -> Option<Box<dyn MessageMemory>> {
+        let id = self.links.get(link.index())?.id;
+        if self.continuations_at_once(link, 0, len).is_some() {
+            return None;
+        }
+        let in_use = self.transfers.exposed + self.transfers.memory.encoding();
+        let is_short = in_use + len as u64 > self.transport.limits().message_memory / ENCODED_PART;
+        if is_short || self.transport.long_messages(id) != LongMessages::Read {
+            return None;
+        }
+        let memory = self.transport.allocate(len).ok()?;
+        Some(Box::new(Encoding::new(memory, &self.transfers.memory)))
+    }
+}
+
+/// The message, the segments and the exposed pieces of a first frame that is being prepared.
+struct Prepared {
+    before: Chunks,
+    segments: Vec<RemoteSegment>,
+    exposed: VecDeque<(ExposureKey, u32)>,
+    copied: u64,
+}
