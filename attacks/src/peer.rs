@@ -262,8 +262,8 @@ impl Peer {
             ours,
             method: handshake::method_number(&welcome.session, "verbline.bench.Bench/EchoFixed")?,
             qp_index,
-            next_request: u64::from(PSN) + 1,
-            next_message: u64::from(endpoint.psn) + 1,
+            next_request: memory::FIRST_SEQUENCE,
+            next_message: memory::FIRST_SEQUENCE,
             _sockets: (stream, link),
         })
     }

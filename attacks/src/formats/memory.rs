@@ -8,8 +8,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::links::PeerFiles;
 
 /// Version of the layout of shared memory.
-pub(super) const LAYOUT_VERSION: u32 = 7;
+pub(super) const LAYOUT_VERSION: u32 = 8;
 
+/// Sequence number of a ring's first message.
+pub(crate) const FIRST_SEQUENCE: u64 = 1;
 const SLOT_COUNT: u64 = 32;
 const SLOT_LEN: u64 = 256;
 const SLOTS_OFFSET: u64 = 256;
@@ -57,7 +59,7 @@ pub(crate) fn empty_arena(len: u64) -> io::Result<OwnedFd> {
     shared_memory(len, &[], SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
-/// Creates a ring that accepts messages after `psn`, and whose receiver always wants to be woken.
+/// Creates a ring whose first message has the PSN `psn`, and whose receiver always wants to be woken.
 ///
 /// # Errors
 ///
@@ -69,7 +71,6 @@ pub(crate) fn ring(psn: u32) -> io::Result<OwnedFd> {
     preamble.extend((SLOT_COUNT as u32).to_le_bytes());
     preamble.extend(u64::from(psn).to_le_bytes());
     write_at(&file, &preamble, 0)?;
-    write_at(&file, &u64::from(psn).to_le_bytes(), ACK_OFFSET)?;
     // Ready, and the mark is armed.
     write_at(&file, &[1, 0, 0, 0, 1, 0, 0, 0], STATE_OFFSET)?;
     Ok(file)

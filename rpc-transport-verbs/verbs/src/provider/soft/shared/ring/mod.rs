@@ -17,6 +17,9 @@
 //! stride is fixed, so a payload never lies where the receiver expects a commit word. A message of
 //! up to 48 bytes moves one cache line, and one of up to 112 bytes moves two. While both sides
 //! poll, only an occasional acknowledgement moves in addition.
+//!
+//! Sequence numbers begin with 1 in each ring, whatever its PSN is. So the first slots are in the
+//! page of the head, and a ring that is idle costs one page of memory.
 
 mod buffer;
 mod closed;
@@ -50,6 +53,8 @@ const SLOT_HEADER_LEN: usize = 16;
 /// Length in bytes of the longest message that is stored in the ring itself.
 pub(crate) const MAX_IN_RING: usize = SLOT_LEN - SLOT_HEADER_LEN;
 const SLOTS_OFFSET: usize = 256;
+/// Sequence number of a ring's first message, whose slot is in the ring's first page.
+const FIRST: u64 = 1;
 /// Length in bytes of the longest message in the ring's buffer.
 pub(crate) const MAX_BUFFERED: usize = 1024;
 const BUFFER_OFFSET: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
@@ -69,14 +74,14 @@ const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
 /// Version of the shared-memory layout. Raise it with every change to the layout above, to the
 /// announcements, to the notes of a context, or to the link messages.
-pub(crate) const LAYOUT_VERSION: u32 = 7;
+pub(crate) const LAYOUT_VERSION: u32 = 8;
 
 #[repr(C, align(64))]
 struct Preamble {
     magic: AtomicU64,
     version: AtomicU32,
     slot_count: AtomicU32,
-    /// The sequence number before the first message: the receiver's RQ_PSN.
+    /// The receiver's RQ_PSN, for the sender to compare with its own: no slot depends on it.
     psn: AtomicU64,
 }
 

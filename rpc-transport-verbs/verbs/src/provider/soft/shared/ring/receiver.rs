@@ -9,7 +9,7 @@ use super::super::commit::{Commit, CommitWord, Flags};
 use super::super::sync::Ordering;
 use super::buffer::Taken;
 use super::{
-    CLOSED, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, NOT_READY, READY,
+    CLOSED, FIRST, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, NOT_READY, READY,
     RING_AND_STAGING_LEN, RING_LEN, Ring, SLOT_COUNT,
 };
 use crate::hooks::point;
@@ -112,7 +112,7 @@ impl NextMessage {
 pub(crate) struct BadCommit;
 
 impl RingReceiver {
-    /// Creates a ring whose first message follows `psn`, with staging memory if READs are
+    /// Creates a ring whose first message has the PSN `psn`, with staging memory if READs are
     /// permitted.
     pub(crate) fn new(psn: u32, may_be_read: bool) -> io::Result<Self> {
         let len = if may_be_read {
@@ -132,15 +132,14 @@ impl RingReceiver {
             .slot_count
             .store(SLOT_COUNT as u32, Ordering::Relaxed);
         head.preamble.psn.store(u64::from(psn), Ordering::Relaxed);
-        head.progress.ack.publish(u64::from(psn));
+        head.progress.ack.publish(FIRST - 1);
         head.readiness.state.store(NOT_READY, Ordering::Release);
-        let psn = u64::from(psn);
         Ok(Self {
             ring,
             fd,
-            next: psn + 1,
+            next: FIRST,
             buffered: Taken::default(),
-            published: psn,
+            published: FIRST - 1,
             naks: 0,
             awaits_retry: false,
         })

@@ -15,7 +15,9 @@ use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::{self, InSharedMemory, Mapped, ReceiverState};
 use super::super::wake_socket::{EngineCaller, WakeSender};
 use super::buffer::Pieces;
-use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, READY, Ring, SLOT_COUNT};
+use super::{
+    CLOSED, FIRST, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, READY, Ring, SLOT_COUNT,
+};
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
@@ -25,8 +27,8 @@ use crate::provider::soft::shared::peer_file::PeerFile;
 #[derive(Debug)]
 pub(crate) struct RingSender {
     ring: Ring,
-    /// Sequence number of the first message.
-    first: u64,
+    /// The PSN that the receiver expects first.
+    expected_psn: u32,
     /// Sequence number of the next message.
     next: u64,
     /// The receiver's acknowledgement when it was last read; never beyond the last message sent.
@@ -156,12 +158,13 @@ impl RingSender {
         if u64::from(slots) != SLOT_COUNT {
             return invalid(format!("a ring has {slots} slots instead of {SLOT_COUNT}"));
         }
-        let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
+        // The cast is lossless: a PSN has 24 bits.
+        let expected_psn = (preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff) as u32;
         Ok(Self {
             ring,
-            first: psn + 1,
-            next: psn + 1,
-            acked: psn,
+            expected_psn,
+            next: FIRST,
+            acked: FIRST - 1,
             buffer: Pieces::default(),
             is_held: false,
             has_unannounced: false,
@@ -171,8 +174,7 @@ impl RingSender {
 
     /// Returns the PSN that the receiver expects first: it would silently drop anything else.
     pub(crate) fn expected_psn(&self) -> u32 {
-        // Masked to 24 bits in `new`.
-        (self.first - 1) as u32
+        self.expected_psn
     }
 
     /// Returns true if the receiver accepts messages. A receiver that is not ready silently drops
@@ -188,7 +190,7 @@ impl RingSender {
 
     /// Returns true if any message was ever sent.
     pub(crate) fn is_used(&self) -> bool {
-        self.next != self.first
+        self.next != FIRST
     }
 
     /// Returns the number of messages sent and not known to be acknowledged.
