@@ -15,6 +15,8 @@ use super::work_request::WorkRequest;
 /// entries late, and exposes a missing signal on devices that reclaim them early.
 #[derive(Debug)]
 pub(super) struct InFlight {
+    /// Allocated when a request has a slot for the first time: a connection that is idle, or whose
+    /// messages are all inline, does without.
     entries: Box<[Option<Slot>]>,
     /// Requests other than plain sends, by number. Stored beside the ring to keep entries small.
     requests: VecDeque<(u64, WorkRequest)>,
@@ -34,9 +36,8 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub(super) fn new(queue: QueueTag, capacity: usize) -> Self {
-        let entries = capacity.max(1).next_power_of_two();
         Self {
-            entries: (0..entries).map(|_| None).collect(),
+            entries: Box::default(),
             requests: VecDeque::new(),
             held: 0,
             queue,
@@ -68,8 +69,8 @@ impl InFlight {
     }
 
     fn index_of(&self, number: u64) -> usize {
-        // The number of entries is a power of two.
-        number as usize & (self.entries.len() - 1)
+        // The number of entries is a power of two. Before they are allocated there is none at any index.
+        number as usize & self.entries.len().wrapping_sub(1)
     }
 
     /// Returns the id that the request `ahead` positions after the next one will have.
@@ -82,7 +83,8 @@ impl InFlight {
     /// Records an inline request. The caller has checked that an entry is free.
     #[inline]
     pub(super) fn push_inline(&mut self) {
-        debug_assert!(self.entries[self.index_of(self.head)].is_none());
+        let entry = self.entries.get(self.index_of(self.head));
+        debug_assert!(entry.is_none_or(Option::is_none));
         self.head += 1;
     }
 
@@ -94,11 +96,25 @@ impl InFlight {
     }
 
     /// Fills the next entry. The caller has checked that one is free.
+    #[inline]
     pub(super) fn push(&mut self, slot: Slot) {
         let index = self.index_of(self.head);
-        self.entries[index] = Some(slot);
+        match self.entries.get_mut(index) {
+            Some(entry) => *entry = Some(slot),
+            None => self.push_first(slot),
+        }
         self.held += 1;
         self.head += 1;
+    }
+
+    /// Allocates the entries, and fills the next one.
+    #[cold]
+    #[inline(never)]
+    fn push_first(&mut self, slot: Slot) {
+        let entries = self.capacity().next_power_of_two();
+        self.entries = (0..entries).map(|_| None).collect();
+        let index = self.index_of(self.head);
+        self.entries[index] = Some(slot);
     }
 
     /// Fills the next entry with a request of any kind.
@@ -145,7 +161,7 @@ impl InFlight {
         let (index, number) = (self.index_of(self.tail), self.tail);
         // Advanced first: if `release` panics, the entry is already free.
         self.advance_tail(1);
-        if let Some(slot) = self.entries[index].take() {
+        if let Some(slot) = self.entries.get_mut(index).and_then(Option::take) {
             self.held -= 1;
             release(slot);
         } else if !self.requests.is_empty() {

@@ -30,9 +30,6 @@ use super::types::verbs_error::VerbsError;
 use super::types::wr_id::{QueueTag, check_depth};
 use crate::provider::{self, SendWork, Sge, Work};
 
-/// Requests for which a new queue pair has memory to post them at once. A longer list makes it grow.
-const USUAL_LIST_LEN: usize = 32;
-
 /// The configuration of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairConfig<'a> {
@@ -108,7 +105,7 @@ pub struct QueuePair {
     needs_doorbell: bool,
     /// The last value that was set: 0 means that READs and atomics are rejected.
     max_rd_atomic: u8,
-    /// The chains for the device, kept to reuse their allocations.
+    /// The chains for the device, kept to reuse their allocations. They grow with the longest list.
     work: Vec<SendWork>,
     /// The slots of inline requests while a chain is being recorded.
     inline_slots: Vec<Slot>,
@@ -217,8 +214,8 @@ impl QueuePair {
             },
             needs_doorbell: false,
             max_rd_atomic: 0,
-            work: Vec::with_capacity(capabilities.max_send_wr.min(USUAL_LIST_LEN)),
-            inline_slots: Vec::with_capacity(capabilities.max_send_wr.min(USUAL_LIST_LEN)),
+            work: Vec::new(),
+            inline_slots: Vec::new(),
             general_work: Vec::new(),
             elements: Vec::new(),
             capabilities,

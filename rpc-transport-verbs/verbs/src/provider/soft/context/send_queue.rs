@@ -21,7 +21,10 @@ use crate::types::{CompletionStatus, WrId};
 /// intended: the mistake then shows on a laptop.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
+    /// As many as were needed so far, a power of two: an idle connection has none.
     entries: Box<[Option<Entry>]>,
+    /// How many requests `entries` has room for: at most the capacity.
+    room: usize,
     capacity: usize,
     pub(crate) posted: u64,
     pub(crate) started: u64,
@@ -42,6 +45,10 @@ pub(crate) struct SendQueue {
 
 /// Maximum number of inline requests whose memory is kept.
 const MAX_SPARE_INLINE: usize = 8;
+
+/// Entries that the first request allocates. They double until all requests find one that are posted before
+/// a completion is polled; after that nothing is allocated.
+const FIRST_ENTRIES: usize = 16;
 
 /// What the completion of a request needs.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +80,8 @@ pub(crate) struct Units {
 impl SendQueue {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            entries: vec![None; capacity.next_power_of_two()].into(),
+            entries: Box::default(),
+            room: 0,
             capacity,
             posted: 0,
             started: 0,
@@ -158,10 +166,29 @@ impl SendQueue {
         number as usize & (self.entries.len() - 1)
     }
 
-    /// Returns true if no request can be posted.
+    /// Returns true if no request can be posted. Otherwise there is a free entry, which may be new.
     #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.posted - self.freed >= self.capacity as u64
+    pub(crate) fn is_full(&mut self) -> bool {
+        self.posted - self.freed >= self.room as u64 && !self.grow()
+    }
+
+    /// Doubles the number of entries. Returns false if the capacity is reached.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        if self.room == self.capacity {
+            return false;
+        }
+        let old = std::mem::take(&mut self.entries);
+        let len = (2 * old.len()).max(FIRST_ENTRIES);
+        self.entries = vec![None; len.min(self.capacity.next_power_of_two())].into();
+        self.room = self.entries.len().min(self.capacity);
+        for number in self.freed..self.posted {
+            let index = self.index_of(number);
+            // The number of entries is a power of two.
+            self.entries[index] = old[number as usize & (old.len() - 1)];
+        }
+        true
     }
 
     /// Adds a request, for which there is a free entry. The caller writes it at once and increments
@@ -236,5 +263,70 @@ impl SendQueue {
         self.unwritten.clear();
         self.general.clear();
         self.local_failure = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Post(bool),
+        Retire,
+        Free,
+    }
+
+    proptest! {
+        /// However far the oldest request has come when the entries become more, each request is found, and
+        /// as many fit as the capacity says.
+        #[test]
+        fn entries_become_more_around_the_requests_in_them(
+            capacity in 0..100_usize,
+            steps in prop::collection::vec(
+                prop_oneof![
+                    6 => any::<bool>().prop_map(Step::Post),
+                    2 => Just(Step::Retire),
+                    1 => Just(Step::Free),
+                ],
+                0..600,
+            ),
+        ) {
+            let mut queue = SendQueue::new(capacity);
+            prop_assert_eq!(queue.entries.len(), 0);
+            // Whether each request that was ever posted is signaled, and how many are free again.
+            let (mut posted, mut retired, mut freed) = (Vec::new(), 0, 0);
+            for step in steps {
+                match step {
+                    Step::Post(signaled) => {
+                        let is_full = posted.len() - freed == capacity;
+                        prop_assert_eq!(queue.is_full(), is_full);
+                        if !is_full {
+                            queue.add(WrId::from_raw(posted.len() as u64), signaled);
+                            queue.started += 1;
+                            posted.push(signaled);
+                        }
+                    }
+                    Step::Retire => {
+                        let found = queue.retire();
+                        let found = found.map(|(_, entry)| (entry.wr_id, entry.signaled));
+                        let expected = posted.get(retired);
+                        let expected = expected.map(|&is| (WrId::from_raw(retired as u64), is));
+                        prop_assert_eq!(found, expected);
+                        retired += usize::from(found.is_some());
+                    }
+                    Step::Free if retired > 0 => {
+                        queue.free_through(retired as u64 - 1);
+                        freed = retired;
+                    }
+                    Step::Free => {}
+                }
+            }
+            for (number, &signaled) in posted.iter().enumerate().skip(retired) {
+                prop_assert_eq!(queue.is_signaled(number as u64), signaled);
+            }
+        }
     }
 }
