@@ -1,10 +1,12 @@
-//! What connections cost: the rate over one, beside many idle ones, and over many in turn.
+//! What connections cost: the rate over one, beside many idle ones, and over many in turn, and the memory
+//! of each.
 
 use clap::Args;
 
 use crate::Outcome;
 use crate::in_flight::with_room;
 use crate::rates::turn;
+use crate::report::Row;
 use crate::rounds::alternate_rows;
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
@@ -40,15 +42,18 @@ impl Measurement for Connections {
         let mut many = Rpc::start_pinned(&bench.device, bench.cores, &intents_of_many)?;
         let before = many.resident()?;
         many.connect(self.idle)?;
-        let [client, server] = many.growth_per(before, self.idle)?;
+        let unused = many.growth_per(before, self.idle)?;
+        let (of_one, of_many) = (one.clients(), many.clients());
+        let mut load_of_each = load.clone();
+        for client in &of_many {
+            many.block_on(load_of_each.exchange(client))?;
+        }
+        let after_a_call = many.growth_per(before, self.idle)?;
         many.server().pause()?;
         let report = &mut bench.report;
         report.figure("size_bytes", self.message.size);
         report.figure("in_flight", self.in_flight);
         report.figure("idle_connections", self.idle);
-        report.figure("server_each_idle_connection_bytes", server);
-        report.figure("client_each_idle_connection_bytes", client);
-        let (of_one, of_many) = (one.clients(), many.clients());
         let rows = ["one connection", "one beside idle ones", "all in turn"];
         let rounds = alternate_rows(rows.len(), self.rounds, bench.cores, |row| {
             let (client, connections) = match row {
@@ -61,6 +66,18 @@ impl Measurement for Connections {
         bench
             .report
             .rounds("connections", "calls_per_s", &rows, &rounds, Some(0));
+        let after_many = many.growth_per(before, self.idle)?;
+        let row = |what: &str, [client, server]: [u64; 2]| {
+            Row::new(what)
+                .with("client_bytes", client)
+                .with("server_bytes", server)
+        };
+        let rows = [
+            row("a connection without calls", unused),
+            row("after a call", after_a_call),
+            row("after all rounds", after_many),
+        ];
+        bench.report.table("resident memory", rows);
         Ok(())
     }
 }
