@@ -84,6 +84,7 @@ where
         cell.unwrap_or_else(|| Box::pin(None))
     }
 
+    #[cold]
     fn keep(&self, kept: Kept<F, Res>) -> HandlerKey {
         // There is one entry per call in flight, which the 20 index bits of call ids bound.
         HandlerKey(self.kept.borrow_mut().insert(kept) as u32)
@@ -159,7 +160,7 @@ where
         Ok(Some(Served::Long(key, len)))
     }
 
-    #[cold]
+    #[inline]
     fn keep_future(
         &self,
         cell: FutureCell<F>,
