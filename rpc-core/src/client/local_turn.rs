@@ -1,22 +1,22 @@
-//! Turns of a [`LocalPoller`](crate::LocalPoller) for streams that an executor polls.
+//! How streams reach the [`LocalPoller`](crate::LocalPoller) of their thread.
 //!
 //! A stream is [`Send`], so it cannot hold its poller. It holds the poller's number instead, and each
-//! thread lists its pollers. A stream that would have to wait, on the thread of its poller and
+//! thread lists its pollers. A client's stream that would have to wait, on the thread of its poller and
 //! outside its turns, takes a turn: nothing else on this thread would. On another thread, and inside
-//! a turn, it waits. A message that is alone is sent through the poller in the same way.
+//! a turn, it waits. A message that is alone is sent through the poller in the same way, on both sides.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver::handle::Poller;
-use crate::stream::core::{LocalTurns, LoneMessage};
+use crate::stream::turns::{LocalTurns, LoneMessage};
 
 /// The number of the next poller. A number is never used again.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The pollers of this thread that have opened streams.
+    /// The pollers of this thread.
     static POLLERS: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,31 +26,24 @@ struct Entry {
     poller: Weak<dyn Poller>,
 }
 
-/// Returns the turns of a poller of this thread.
-pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
-    let number_of = |pollers: &RefCell<Vec<Entry>>| {
+/// Lists a poller of this thread, and tells it how its streams reach it.
+pub(crate) fn register(poller: &Rc<dyn Poller>) {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    // While the thread's variables are destroyed, no turn is taken for a stream: only `block_on` takes
+    // turns then.
+    let _ = POLLERS.try_with(|pollers| {
         let mut pollers = pollers.borrow_mut();
-        // An entry keeps the poller's memory, so that no other poller gets the same address.
-        let is_same = |entry: &&Entry| std::ptr::addr_eq(entry.poller.as_ptr(), Rc::as_ptr(poller));
-        if let Some(known) = pollers.iter().find(is_same) {
-            return known.number;
-        }
         pollers.retain(|entry| entry.poller.strong_count() > 0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         pollers.push(Entry {
             number,
             poller: Rc::downgrade(poller),
         });
-        number
-    };
-    // While the thread's variables are destroyed, no turn is taken for the stream: only `block_on`
-    // takes turns then.
-    let number = POLLERS.try_with(number_of).unwrap_or(u64::MAX);
-    LocalTurns {
+    });
+    poller.set_local_turns(LocalTurns {
         poller: number,
         take,
         send,
-    }
+    });
 }
 
 /// Takes a turn of a poller of this thread, unless this thread is inside one. Returns true if it

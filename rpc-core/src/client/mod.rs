@@ -7,7 +7,7 @@
 mod caller;
 pub(crate) mod channel;
 pub(crate) mod encode;
-mod local_turn;
+pub(crate) mod local_turn;
 pub(crate) mod streaming;
 
 use std::fmt;

@@ -21,7 +21,6 @@ use futures_core::Stream;
 
 use super::channel::ChannelCore;
 use super::encode::{EncodedRequest, RequestLengths, write_request};
-use super::local_turn;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Chunks, Codec};
 use crate::driver::handle::StreamRequest;
@@ -31,10 +30,11 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stats::CalledStream;
 use crate::stream::batch::Decode;
-use crate::stream::core::{StreamCore, Turns};
+use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::request::request_pump;
 use crate::stream::streaming::{KeepAlive, Streaming};
+use crate::stream::turns::Turns;
 
 /// A stream to open: its request, encoded.
 pub(crate) struct NewStream {
@@ -74,8 +74,7 @@ impl OpenStream for ChannelCore {
     }
 
     fn new_core(&self) -> Arc<StreamCore> {
-        let kept = self.poller.take_kept_core();
-        StreamCore::of_local_poller(kept, local_turn::of(&self.poller))
+        self.poller.new_stream()
     }
 
     fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {

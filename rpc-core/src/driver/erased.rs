@@ -16,7 +16,8 @@ use crate::codec::MessageBuf;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::{ConnectionMemory, PollerCounters};
-use crate::stream::core::{LoneMessage, StreamCore};
+use crate::stream::core::StreamCore;
+use crate::stream::turns::{LocalTurns, LoneMessage};
 use crate::transport::{Chunks, ConnectError, MessageMemory, Transport};
 
 impl<T: Transport> Poller for Driver<T> {
@@ -97,8 +98,12 @@ impl<T: Transport> Poller for Driver<T> {
         )
     }
 
-    fn take_kept_core(&self) -> Option<Arc<StreamCore>> {
-        self.state.borrow_mut().streams.kept.take()
+    fn set_local_turns(&self, turns: LocalTurns) {
+        self.state.borrow_mut().streams.poller = Some(turns);
+    }
+
+    fn new_stream(&self) -> Arc<StreamCore> {
+        self.state.borrow_mut().streams.new_core()
     }
 
     fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {

@@ -17,7 +17,8 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::{CalledStream, ConnectionMemory, PollerCounters};
-use crate::stream::core::{LoneMessage, StreamCore};
+use crate::stream::core::StreamCore;
+use crate::stream::turns::{LocalTurns, LoneMessage};
 use crate::transport::{ConnectError, MessageMemory};
 
 /// A request to send, apart from its bytes.
@@ -161,8 +162,10 @@ pub(crate) trait Poller {
         waker: &Waker,
         receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome;
-    /// Returns what a stream that has ended has left for the next one.
-    fn take_kept_core(&self) -> Option<Arc<StreamCore>>;
+    /// Tells the driver how its streams reach it on this thread.
+    fn set_local_turns(&self, turns: LocalTurns);
+    /// Creates the state of a client's stream.
+    fn new_stream(&self) -> Arc<StreamCore>;
     /// Opens a stream: see [`Driver::open_stream`](super::Driver::open_stream).
     fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest);
     /// Sends a message of a stream: see [`Driver::send_alone`](super::Driver::send_alone).

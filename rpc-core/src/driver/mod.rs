@@ -92,6 +92,8 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) ready: Arc<ReadyQueue>,
     /// A spare frame, for responses.
     inline_frame: SpareFrame,
+    /// A spare frame, for messages of streams: a handler that sends one has the other frame.
+    lone_frame: SpareFrame,
     /// Length of the longest frame that is sent inline.
     longest_inline: usize,
     /// True if the server has rules for deadlines, so that every request needs the time.
@@ -235,6 +237,7 @@ impl<T: Transport> Driver<T> {
             methods: RefCell::new(methods),
             clock,
             inline_frame: SpareFrame::default(),
+            lone_frame: SpareFrame::default(),
             longest_inline,
             lent_task: Cell::new(None),
             turning: Cell::new(false),

@@ -225,16 +225,6 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Records the credit of a frame as owed, and grows the window of a client that uses all of it.
-    #[inline]
-    pub(super) fn owe_credit(&mut self, link: LinkKey) {
-        if let Some(entry) = self.links.get_mut(link.index())
-            && entry.owe_credit()
-        {
-            self.grow_window(link);
-        }
-    }
-
     #[cold]
     pub(super) fn grow_window(&mut self, link: LinkKey) {
         let free = self.free_for_growth();

@@ -8,7 +8,6 @@
 use std::task::Waker;
 
 use super::Driver;
-use super::link_streams::StreamKey;
 use super::tasks::{Task, TaskKey};
 use crate::service::handler::Served;
 use crate::transport::Transport;
@@ -42,14 +41,13 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Polls the handler that reads the message which has just arrived, and sends what it answers.
-    pub(super) fn resume_reader(&self, stream: StreamKey, key: TaskKey) {
+    /// Polls the handler that reads the message which has just arrived.
+    pub(super) fn resume_reader(&self, key: TaskKey) {
         self.ready.enter();
         let unparked = self.tasks.borrow_mut().unpark(key);
         if let Some((key, task, waker)) = unparked {
             self.poll_task(key, task, waker);
         }
-        self.look_after_reader(stream);
     }
 
     fn poll_task(&self, key: TaskKey, task: Task, waker: Waker) {

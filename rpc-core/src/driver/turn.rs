@@ -18,7 +18,6 @@ use std::cell::Cell;
 
 use super::call_table::{Response, ResponseFrame, ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
-use super::link_streams::StreamKey;
 use super::streams::{OwnFutures, Reader};
 use super::tasks::TaskKey;
 use super::{Driver, State};
@@ -36,8 +35,8 @@ pub(super) enum Arrival<B> {
     Handled,
     /// A request whose header has been validated and accounted, in its receive slot.
     Request(LinkKey, FrameHeader, B),
-    /// The handler that waited for a message of this stream. The stream is to be looked at, too.
-    Reader(LinkKey, StreamKey, TaskKey),
+    /// The handler that waited for a message of its stream.
+    Reader(LinkKey, TaskKey),
 }
 
 impl<T: Transport> Driver<T> {
@@ -125,7 +124,7 @@ impl<T: Transport> Driver<T> {
             match self.handle(event) {
                 Arrival::Handled => {}
                 Arrival::Request(link, header, buf) => self.serve_received(link, &header, buf),
-                Arrival::Reader(_, stream, task) => self.resume_reader(stream, task),
+                Arrival::Reader(_, task) => self.resume_reader(task),
             }
         }
         if self.ready.has_any() {
@@ -277,7 +276,7 @@ impl<T: Transport> Driver<T> {
         match reader {
             Reader::Nobody => {}
             Reader::BlockOn => self.block_on_waker.wake(),
-            Reader::Handler(stream, task) => return Arrival::Reader(link, stream, task),
+            Reader::Handler(task) => return Arrival::Reader(link, task),
             Reader::Other(waker) => {
                 self.ready.enter();
                 wake_all([waker]);

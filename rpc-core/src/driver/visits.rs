@@ -109,11 +109,7 @@ impl<T: Transport> Driver<T> {
                 };
                 self.state.borrow_mut().queue_request(link, request);
             }
-            Arrival::Reader(link, stream, task) => {
-                let mut state = self.state.borrow_mut();
-                state.queue_woken(link, task.0);
-                state.streams.queue(stream);
-            }
+            Arrival::Reader(link, task) => self.state.borrow_mut().queue_woken(link, task.0),
         }
     }
 

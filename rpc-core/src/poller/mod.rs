@@ -19,6 +19,7 @@ use self::cores::PinnedThread;
 use self::idle::{BusyPoller, Idle};
 use crate::client::LocalChannel;
 use crate::client::channel::ChannelCore;
+use crate::client::local_turn;
 use crate::clock::Clock;
 use crate::codec::MessageBuf;
 use crate::driver::Driver;
@@ -108,6 +109,7 @@ impl LocalPoller {
         waiting: Waiting,
         pinned: Option<PinnedThread>,
     ) -> Self {
+        local_turn::register(&driver);
         let busy = BusyPoller::register(waiting);
         let thread = (busy.is_some() || pinned.is_some()).then(|| {
             Rc::new(PollerThread {
@@ -125,6 +127,7 @@ impl LocalPoller {
 
     /// Creates a poller whose turns the caller takes.
     pub(crate) fn stepped(driver: Rc<dyn Poller>) -> Self {
+        local_turn::register(&driver);
         Self {
             driver,
             waiting: Waiting::Busy,

@@ -7,7 +7,8 @@
 //!
 //! Messages in a row share frames, and a sender does not know what the application sends next. But an
 //! application that has got a message since it sent the last one probably waits for the next one, too.
-//! So the first message after each that has arrived goes alone, and those behind it wait as always.
+//! So the first message after each that has arrived goes alone, and those behind it wait as always. A
+//! `Stream` knows more than a sender: its message goes alone if the stream is pending behind it.
 
 use super::core::StreamCore;
 use super::outbound::FrameRoom;

@@ -13,6 +13,7 @@
 
 use std::fmt;
 use std::mem;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -21,6 +22,7 @@ use biased_lock::{BiasedGuard, BiasedLock};
 
 use super::inbound::{Inbound, StreamEnd, Taken};
 use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
+use super::turns::{LocalTurns, LoneMessage, Turns};
 use super::wakers::wake_all;
 use crate::call_error::CallError;
 use crate::codec::Chunks;
@@ -38,72 +40,12 @@ struct Signal {
     index: u32,
 }
 
-/// How a client's stream reaches a poller without a thread of its own
-/// ([`LocalPoller`](crate::LocalPoller)).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalTurns {
-    pub(crate) poller: u64,
-    /// Takes a turn of the poller with this number, if it belongs to this thread and this thread is
-    /// not inside a turn. Returns true if it did.
-    pub(crate) take: fn(u64) -> bool,
-    /// Sends a message through the poller with this number, if it belongs to this thread and the
-    /// message can be sent at once. Returns true if it was sent.
-    pub(crate) send: fn(u64, &mut LoneMessage<'_>) -> bool,
-}
-
-/// A message that may go alone.
-pub(crate) struct LoneMessage<'a> {
-    pub(crate) core: &'a StreamCore,
-    /// The number of the stream in the driver's table, if it has not ended.
-    pub(crate) index: u32,
-    /// Length in bytes of the encoded message.
-    pub(crate) len: usize,
-    /// Encodes the message into a buffer of this length. Returns false if its length has changed.
-    pub(crate) encode: &'a mut dyn FnMut(&mut [u8]) -> bool,
-}
-
-/// The turns that a stream takes of its poller, if it takes any.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Turns(Option<LocalTurns>);
-
-impl Turns {
-    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
-    /// not run this stream's poller, takes a turn of the poller and polls once more.
-    #[inline]
-    pub(crate) fn poll<R>(
-        self,
-        cx: &mut Context<'_>,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
-    ) -> Poll<R> {
-        let polled = poll(cx);
-        match polled {
-            Poll::Ready(_) => polled,
-            Poll::Pending => self.poll_again(cx, poll),
-        }
-    }
-
-    /// Takes a turn and polls once more, as [`poll`](Self::poll) does with a part that has to wait.
-    pub(crate) fn poll_again<R>(
-        self,
-        cx: &mut Context<'_>,
-        poll: impl FnOnce(&mut Context<'_>) -> Poll<R>,
-    ) -> Poll<R> {
-        let took_turn = self.0.is_some_and(|turns| (turns.take)(turns.poller));
-        if !took_turn {
-            return Poll::Pending;
-        }
-        let polled = poll(cx);
-        if polled.is_pending() {
-            cx.waker().wake_by_ref();
-        }
-        polled
-    }
-}
-
 /// One stream.
 pub(crate) struct StreamCore {
     state: BiasedLock<StreamState>,
     signal: OnceLock<Signal>,
+    /// The poller that has created it for its own thread.
+    poller: Option<LocalTurns>,
     turns: Turns,
     /// A frame has arrived since this side sent a message alone. It only says which way the next one takes,
     /// and guards nothing.
@@ -135,8 +77,13 @@ impl StreamCore {
 
     /// Like [`new`](Self::new), for a server whose method limits the messages of its clients. `kept` is
     /// what an ended stream has left.
-    pub(crate) fn of_server(kept: Option<Arc<Self>>, max_request_len: Option<u32>) -> Arc<Self> {
-        Self::of_this_thread(kept, Turns(None), max_request_len)
+    pub(crate) fn of_server(
+        kept: Option<Arc<Self>>,
+        poller: Option<LocalTurns>,
+        max_request_len: Option<u32>,
+    ) -> Arc<Self> {
+        // Its handler is polled in turns.
+        Self::of_this_thread(kept, poller, Turns(None), max_request_len)
     }
 
     /// Returns the length of the longest message that the server's method permits a client to send.
@@ -146,14 +93,18 @@ impl StreamCore {
 
     /// Like [`new`](Self::new), for a client whose poller has no thread of its own. `kept` is what an ended
     /// stream has left.
-    pub(crate) fn of_local_poller(kept: Option<Arc<Self>>, turns: LocalTurns) -> Arc<Self> {
-        Self::of_this_thread(kept, Turns(Some(turns)), None)
+    pub(crate) fn of_local_poller(
+        kept: Option<Arc<Self>>,
+        poller: Option<LocalTurns>,
+    ) -> Arc<Self> {
+        Self::of_this_thread(kept, poller, Turns(poller), None)
     }
 
     /// The poller that creates the stream is to enter most: the application's end is probably used on its
     /// thread.
     fn of_this_thread(
         kept: Option<Arc<Self>>,
+        poller: Option<LocalTurns>,
         turns: Turns,
         max_request_len: Option<u32>,
     ) -> Arc<Self> {
@@ -161,7 +112,7 @@ impl StreamCore {
         let mut core = kept.unwrap_or_else(new);
         // It has been taken or created just now.
         if let Some(this) = Arc::get_mut(&mut core) {
-            this.turns = turns;
+            (this.poller, this.turns) = (poller, turns);
             this.longest_request = max_request_len.map_or(usize::MAX, |len| len as usize);
         }
         core
@@ -176,6 +127,7 @@ impl StreamCore {
                 is_signalled: true,
             }),
             signal: OnceLock::new(),
+            poller: None,
             turns: Turns(None),
             has_heard: AtomicBool::new(false),
             longest_request: usize::MAX,
@@ -249,7 +201,8 @@ impl StreamCore {
     }
 
     /// Takes the batch that has arrived, into `batch`, whose memory the stream keeps for what arrives
-    /// next. Returns false if something else has arrived: [`poll_take`](Self::poll_take) tells what.
+    /// next. Returns false if something else has arrived, or if the reader may have to take a turn while it
+    /// waits: [`poll_take`](Self::poll_take) tells.
     #[inline]
     pub(crate) fn poll_batch(&self, batch: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<bool> {
         let mut state = self.lock();
@@ -258,11 +211,17 @@ impl StreamCore {
             self.unlock(state, needs_driver);
             return Poll::Ready(true);
         }
-        if !state.inbound.awaits_batch() {
+        let is_own = state.inbound.reader.is_own(cx.waker());
+        let may_take_turn = self.turns.0.is_some() && !is_own;
+        if may_take_turn || !state.inbound.awaits_batch() {
             return Poll::Ready(false);
         }
         state.inbound.wait(batch);
-        register(state, |state| &mut state.inbound.reader, cx)
+        if is_own {
+            // Its waker is there.
+            return Poll::Pending;
+        }
+        register(state, |state| state.inbound.reader.place(), cx)
     }
 
     /// Takes what has arrived, into `batch`, whose memory the stream keeps for what arrives next.
@@ -275,7 +234,7 @@ impl StreamCore {
         }
         state.inbound.wait(batch);
         let signals = state.inbound.awaits_fetch() && !mem::replace(&mut state.is_signalled, true);
-        let pending = register(state, |state| &mut state.inbound.reader, cx);
+        let pending = register(state, |state| state.inbound.reader.place(), cx);
         if signals {
             self.signal();
         }
@@ -289,8 +248,8 @@ impl StreamCore {
         if let Some(begun) = state.inbound.take_begun() {
             return Poll::Ready(begun);
         }
-        state.inbound.is_reader_waiting = true;
-        register(state, |state| &mut state.inbound.reader, cx)
+        state.inbound.reader.wait();
+        register(state, |state| state.inbound.reader.place(), cx)
     }
 
     /// Queues encoded messages, as a batch of `count`. If there is no room, registers the waker and
@@ -345,16 +304,16 @@ impl StreamCore {
     /// has to be queued: on another thread than the poller's, or because something waits or lacks.
     pub(super) fn send_alone(&self, len: usize, encode: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
         self.has_heard.store(false, Ordering::Relaxed);
-        let (Some(turns), Some(signal)) = (self.turns.0, self.signal.get()) else {
+        let (Some(poller), Some(signal)) = (self.poller, self.signal.get()) else {
             return false;
         };
         let mut message = LoneMessage {
-            core: self,
+            core: ptr::from_ref(self).cast(),
             index: signal.index,
             len,
             encode,
         };
-        (turns.send)(turns.poller, &mut message)
+        (poller.send)(poller.poller, &mut message)
     }
 
     /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns what fits in a
@@ -447,12 +406,6 @@ impl StreamState {
         self.is_signalled = false;
     }
 
-    /// Notes that the driver looks at the stream after its reader has run, so that the reader's messages
-    /// need no signal.
-    pub(crate) fn expect_look(&mut self) {
-        self.is_signalled = true;
-    }
-
     /// Returns true if the application has given the call up.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled
@@ -478,18 +431,12 @@ impl StreamState {
             StreamEnd::Failed(error) => self.inbound.fail(error),
             end => self.inbound.end(end),
         }
-        [self.inbound.wake_reader(), self.outbound.end()]
+        [self.inbound.reader.wake(), self.outbound.end()]
     }
 }
 
 impl fmt::Debug for StreamCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StreamCore")
-    }
-}
-
-impl fmt::Debug for LoneMessage<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LoneMessage of {} bytes", self.len)
     }
 }

@@ -17,6 +17,7 @@ use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
 use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead, ReceivedLong};
+use super::reader::ReaderTask;
 use super::window::{Window, WindowExceeded};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::ResponseHead;
@@ -86,14 +87,6 @@ pub(crate) enum Taken {
 /// What the reader will not take, and its waker. To be dropped without the lock.
 pub(crate) type Discarded = (Vec<u8>, VecDeque<LongArrival>, Option<Waker>);
 
-/// Who has to be woken for the reader.
-#[derive(Debug)]
-pub(crate) enum ReaderWake {
-    /// The future that the poller itself runs, or the handler that it polls.
-    Own,
-    Other(Waker),
-}
-
 /// The direction from the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
@@ -114,9 +107,7 @@ pub(crate) struct Inbound {
     /// A message was dropped before it was complete, so that no further one may be read.
     is_cut: bool,
     /// The task that waits for messages.
-    pub(super) reader: Option<Waker>,
-    /// The reader waits. The waker stays when it has been woken, for the next time.
-    pub(super) is_reader_waiting: bool,
+    pub(crate) reader: ReaderTask,
 }
 
 /// A long message.
@@ -148,6 +139,7 @@ impl Inbound {
     }
 
     /// Adds the messages of a frame.
+    #[inline]
     pub(crate) fn receive(&mut self, form: MessageForm, body: &[u8]) -> Result<(), WindowExceeded> {
         self.has_begun = true;
         let len = match form {
@@ -197,7 +189,7 @@ impl Inbound {
         let (position, next) = ahead.find(|(_, long)| !long.is_fetched)?;
         Some(NextLong {
             transfer: next.transfer,
-            is_awaited: position == 0 && self.arrived.is_empty() && self.is_reader_waiting,
+            is_awaited: position == 0 && self.arrived.is_empty() && self.reader.waits(),
         })
     }
 
@@ -292,26 +284,6 @@ impl Inbound {
         self.has_ended
     }
 
-    /// Takes the waker of the reader, if it waits.
-    pub(crate) fn wake_reader(&mut self) -> Option<Waker> {
-        let waits = mem::take(&mut self.is_reader_waiting);
-        if waits { self.reader.take() } else { None }
-    }
-
-    /// Like [`wake_reader`](Self::wake_reader), by the poller that polls the reader itself if
-    /// its waker is `own`. That waker stays: it needs neither to be cloned for the next time nor to be
-    /// called.
-    #[inline(always)]
-    pub(crate) fn wake_reader_by(&mut self, own: Option<&Waker>) -> Option<ReaderWake> {
-        if !mem::take(&mut self.is_reader_waiting) {
-            return None;
-        }
-        match (&self.reader, own) {
-            (Some(reader), Some(own)) if reader.will_wake(own) => Some(ReaderWake::Own),
-            _ => self.reader.take().map(ReaderWake::Other),
-        }
-    }
-
     /// Takes the batch that has arrived, if there is one.
     #[inline]
     pub(super) fn take_batch(&mut self, batch: &mut Vec<u8>) -> bool {
@@ -338,7 +310,7 @@ impl Inbound {
     pub(super) fn wait(&mut self, batch: &mut Vec<u8>) {
         self.keep_memory(batch);
         self.window.reader_waits = true;
-        self.is_reader_waiting = true;
+        self.reader.wait();
     }
 
     /// Takes the memory of an empty batch, so that the driver can free it if the stream is idle. What has
@@ -388,7 +360,8 @@ impl Inbound {
     /// taken messages.
     pub(super) fn needs_driver(&self) -> bool {
         let awaits_fetch = |long: &LongArrival| !long.is_fetched;
-        self.owes_grant() || self.long.iter().take(LONG_READ_AHEAD).any(awaits_fetch)
+        let any_awaits = || self.long.iter().take(LONG_READ_AHEAD).any(awaits_fetch);
+        self.owes_grant() || (!self.long.is_empty() && any_awaits())
     }
 
     /// Returns true if the reader waits for a long message that was not fetched ahead of it.
@@ -411,8 +384,7 @@ impl Inbound {
         self.is_discarded = true;
         self.window.owed += (arrived.len() + behind) as u32;
         self.window.owed += long.len() as u32 * LONG_MESSAGE_CHARGE;
-        self.is_reader_waiting = false;
-        (arrived, long, self.reader.take())
+        (arrived, long, self.reader.leave())
     }
 
     pub(crate) fn is_discarded(&self) -> bool {
@@ -470,14 +442,14 @@ impl Inbound {
             is_discarded,
             is_cut,
             reader,
-            is_reader_waiting,
         } = self;
         arrived.clear();
         spare.clear();
         long.clear();
         *window = Window::default();
-        (*metadata, *end, *reader) = (None, None, None);
-        (*has_begun, *has_ended, *is_reader_waiting) = (false, false, false);
+        *reader = ReaderTask::default();
+        (*metadata, *end) = (None, None);
+        (*has_begun, *has_ended) = (false, false);
         (*is_discarded, *is_cut) = (false, false);
     }
 

@@ -54,11 +54,13 @@ pub(crate) mod kept;
 pub(crate) mod long;
 pub(crate) mod outbound;
 pub(crate) mod pump;
+pub(crate) mod reader;
 pub(crate) mod request;
 pub(crate) mod responses;
 pub(crate) mod sender;
 pub(crate) mod source;
 pub(crate) mod streaming;
+pub(crate) mod turns;
 pub(crate) mod wakers;
 pub(crate) mod window;
 

@@ -255,34 +255,6 @@ impl Outbound {
         self.window -= (PREFIX_LEN + len) as u32;
     }
 
-    /// Returns the length of the message that waits, if it is the only one, may be sent now, and nothing
-    /// else is to be sent or to be woken.
-    #[inline]
-    pub(crate) fn only(&self) -> Option<usize> {
-        let is_plain = self.metadata.is_none() && !self.is_closed && !self.has_ended;
-        let (1, true, None) = (self.chunks.len(), is_plain, &self.sender) else {
-            return None;
-        };
-        match self.chunks.front() {
-            Some(Chunk::Batch { bytes, count: 1 }) if bytes.len() <= self.window as usize => {
-                Some(bytes.len() - PREFIX_LEN)
-            }
-            _ => None,
-        }
-    }
-
-    /// Writes the [only](Self::only) message, which is then sent.
-    #[inline]
-    pub(crate) fn write_only(&mut self, out: &mut [u8]) {
-        if let Some(Chunk::Batch { mut bytes, .. }) = self.chunks.pop_front() {
-            self.window -= bytes.len() as u32;
-            self.queued = 0;
-            out.copy_from_slice(&bytes[PREFIX_LEN..]);
-            bytes.clear();
-            self.spare.push(bytes);
-        }
-    }
-
     /// Returns the next frame to send, if there is one that the peer's window allows.
     // Inlined, because the second call of most looks finds nothing: everything was sent.
     #[inline(always)]

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 
+use super::alone;
 use super::batch::{PREFIX_LEN, push_prefix};
 use super::core::StreamCore;
 use super::outbound::{FrameRoom, PushOutcome};
@@ -126,6 +127,7 @@ impl Batcher {
     }
 
     /// Returns true if there is something to hand over.
+    #[inline]
     fn has_any(&self) -> bool {
         self.count > 0 || self.long.is_some()
     }
@@ -237,7 +239,8 @@ impl Drop for Unfinished<'_> {
 #[derive(Debug)]
 pub(super) struct Engine<M> {
     batcher: Batcher,
-    /// A message that did not fit beside those of the batch.
+    /// A message that did not fit beside those of the batch, or that followed one which would have gone
+    /// alone.
     held: Option<M>,
     /// Initial metadata that has not been sent, encoded.
     initial: Option<Vec<u8>>,
@@ -284,25 +287,22 @@ impl<M> Engine<M> {
             }
             let message = match self.held.take() {
                 Some(message) => message,
-                None => match stream.as_mut().poll_next(cx) {
+                None => match self.poll_next(stream.as_mut(), &message_of, cx) {
                     Poll::Pending => {
                         ready!(self.poll_flush(core, cx))?;
                         self.begin(core);
                         return Poll::Pending;
                     }
-                    Poll::Ready(None) => {
-                        self.outcome = Some(Ok(()));
-                        continue;
-                    }
-                    Poll::Ready(Some(item)) => match message_of(item) {
-                        Ok(message) => message,
-                        Err(status) => {
-                            self.outcome = Some(Err(PumpError::Item(status)));
-                            continue;
-                        }
-                    },
+                    Poll::Ready(None) => continue,
+                    Poll::Ready(Some(message)) => message,
                 },
             };
+            if !self.batcher.has_any()
+                && core.expects_lone_message()
+                && self.send_alone::<Q, St>(core, room, &message, stream.as_mut(), &message_of, cx)
+            {
+                return Poll::Pending;
+            }
             match self.batcher.add::<Q, M>(room, &message) {
                 Ok(Added::Yes) => {}
                 Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
@@ -322,14 +322,58 @@ impl<M> Engine<M> {
         Poll::Pending
     }
 
+    /// Sends a message at once, if it may go alone and the stream is pending behind it. Otherwise holds the
+    /// next message.
+    // Not inlined: messages in a row do not pay for it.
+    #[inline(never)]
+    fn send_alone<Q: Codec<M>, St: Stream>(
+        &mut self,
+        core: &StreamCore,
+        room: FrameRoom,
+        message: &M,
+        stream: Pin<&mut St>,
+        message_of: impl Fn(St::Item) -> Result<M, Status>,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        // What precedes the message has to be sent first.
+        if self.initial.is_some() {
+            return false;
+        }
+        match self.poll_next(stream, message_of, cx) {
+            Poll::Pending => alone::send::<Q, M>(core, room, message),
+            Poll::Ready(next) => {
+                self.held = next;
+                false
+            }
+        }
+    }
+
+    /// Waits for the stream's next message. Returns `None` if the stream has an outcome instead.
+    #[inline(always)]
+    fn poll_next<St: Stream>(
+        &mut self,
+        stream: Pin<&mut St>,
+        message_of: impl Fn(St::Item) -> Result<M, Status>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<M>> {
+        let outcome = match ready!(stream.poll_next(cx)).map(message_of) {
+            Some(Ok(message)) => return Poll::Ready(Some(message)),
+            Some(Err(status)) => Err(PumpError::Item(status)),
+            None => Ok(()),
+        };
+        self.outcome = Some(outcome);
+        Poll::Ready(None)
+    }
+
     fn poll_flush(
         &mut self,
         core: &StreamCore,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), PumpError>> {
-        if self.batcher.has_any() {
-            self.begin(core);
+        if !self.batcher.has_any() {
+            return Poll::Ready(Ok(()));
         }
+        self.begin(core);
         self.batcher.poll_flush(core, cx)
     }
 

@@ -278,14 +278,9 @@ impl<T> Streaming<T> {
     }
 
     /// Takes the next batch, which is not empty, or long message. Returns false at the end.
-    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
-        let turns = self.core.turns();
-        turns.poll(cx, |cx| self.take_batch(cx))
-    }
-
     // Always inlined: most messages that are alone are read here, and each read ends here with a wait.
     #[inline(always)]
-    fn take_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         if self.end.is_some() {
             return Poll::Ready(Ok(false));
         }
@@ -294,11 +289,23 @@ impl<T> Streaming<T> {
         if ready!(self.core.poll_batch(&mut self.batch, cx)) {
             return Poll::Ready(Ok(true));
         }
-        self.take_other(cx)
+        self.poll_other(cx)
     }
 
-    /// Takes a long message or the end.
+    /// Takes a batch, a long message or the end, perhaps in a turn.
     #[inline(never)]
+    fn poll_other(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
+        let taken = self.take_other(cx);
+        if taken.is_ready() {
+            return taken;
+        }
+        let turns = self.core.turns();
+        turns.poll_again(cx, |cx| {
+            self.poll_pump(cx);
+            self.take_other(cx)
+        })
+    }
+
     fn take_other(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::Batch => return Poll::Ready(Ok(true)),

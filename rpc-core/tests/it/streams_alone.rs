@@ -17,6 +17,13 @@ fn frames(pair: &Pair) -> u64 {
         .frames_sent
 }
 
+/// Message frames that the server has sent.
+fn answers(pair: &Pair) -> u64 {
+    pair.server().poller().stats().pollers[0]
+        .streams
+        .frames_sent
+}
+
 /// Sends a message, for which nobody has to wait. No turn is taken.
 fn send<T>(sender: &mut Sender<T>, message: T) {
     let mut sent = pin!(sender.send(message));
@@ -45,7 +52,7 @@ fn a_message_goes_at_once_if_one_has_arrived_since_the_last_and_those_behind_it_
     let mut number = 1;
     // The beginning of the response counts as an arrival.
     for in_a_row in [1, 3, 1, 2] {
-        let before = frames(&pair);
+        let (before, answered) = (frames(&pair), answers(&pair));
         let all = number..number + in_a_row;
         for number in all.clone() {
             send(&mut numbers, number);
@@ -56,6 +63,7 @@ fn a_message_goes_at_once_if_one_has_arrived_since_the_last_and_those_behind_it_
             assert_eq!(answer, Some(2 * number));
         }
         assert_eq!(frames(&pair), before + 1 + u64::from(in_a_row > 1));
+        assert_eq!(answers(&pair), answered + 1, "answers share a frame, too");
         number += in_a_row;
     }
     drop(numbers);

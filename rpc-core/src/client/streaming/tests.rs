@@ -10,9 +10,10 @@ use crate::method::{Idempotency, MethodKind};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
 use crate::stream::batch::MessageForm;
-use crate::stream::core::{LocalTurns, SignalQueue};
+use crate::stream::core::SignalQueue;
 use crate::stream::inbound::ResponseBody;
 use crate::stream::outbound::StreamSizes;
+use crate::stream::turns::LocalTurns;
 
 static METHOD: MethodSpec = MethodSpec::new(
     "test.Test/Chat",
@@ -52,10 +53,7 @@ impl OpenStream for TestChannel {
     }
 
     fn new_core(&self) -> Arc<StreamCore> {
-        match self.turns {
-            Some(turns) => StreamCore::of_local_poller(None, turns),
-            None => StreamCore::new(),
-        }
+        StreamCore::of_local_poller(None, self.turns)
     }
 
     fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {

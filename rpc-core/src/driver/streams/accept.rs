@@ -37,7 +37,8 @@ impl<T: Transport> State<T> {
             return Err(ProtocolError::DuplicateCall { call });
         }
         let longest = spec.and_then(|spec| spec.max_request_len);
-        let core = StreamCore::of_server(self.streams.kept.take(), longest);
+        let streams = &mut self.streams;
+        let core = StreamCore::of_server(streams.kept.take(), streams.poller, longest);
         let phase = Phase::Serving(Serving {
             call,
             served: None,

@@ -1,19 +1,18 @@
 //! A message that is alone goes straight to a frame.
 //!
-//! On the thread of the poller, a message is encoded into the frame and sent while it is handed over.
-//! Otherwise it waits in the stream, and a look that finds nothing else sends it. In both cases, nothing
-//! has to be asked twice: no other message waits, and there are a credit, room in the window and room to
+//! On the thread of the poller, a message is encoded into the frame and sent while it is handed over, by a
+//! client or by a handler. No other message waits, and there are a credit, room in the window and room to
 //! send. What lacks one of these goes the way of many messages (`look.rs`).
 
 use std::ptr;
+use std::sync::Arc;
 
 use super::super::link::Link;
 use super::super::{Driver, State};
 use super::{Phase, Serving, StreamKey};
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
-use crate::protocol::inline_frame::InlineFrame;
 use crate::stream::batch::MessageForm;
-use crate::stream::core::{LoneMessage, StreamCore};
+use crate::stream::turns::LoneMessage;
 use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
@@ -24,7 +23,7 @@ impl<T: Transport> Driver<T> {
         if HEADER_LEN + len > self.longest_inline {
             return false;
         }
-        let mut memory = self.inline_frame.take();
+        let mut memory = self.lone_frame.take();
         let frame = memory.frame_mut(len);
         // The message's own code runs here.
         let is_encoded = (message.encode)(&mut frame[HEADER_LEN..]);
@@ -34,29 +33,15 @@ impl<T: Transport> Driver<T> {
                 .borrow_mut()
                 .send_encoded(key, message.core, frame)
         };
-        self.inline_frame.put_back(memory);
+        self.lone_frame.put_back(memory);
         is_sent
-    }
-
-    /// Looks at a stream whose reader has run: at once if a message waits that is alone, and otherwise
-    /// behind the streams that wait for their looks, or for credits.
-    #[inline]
-    pub(in super::super) fn look_after_reader(&self, key: StreamKey) {
-        let mut memory = self.inline_frame.take();
-        let mut state = self.state.borrow_mut();
-        let is_alone = state.streams.waiting() == 0;
-        if !(is_alone && state.send_only(key, &mut memory)) {
-            state.streams.queue(key);
-        }
-        drop(state);
-        self.inline_frame.put_back(memory);
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Sends the message in `frame` for a client, if nothing of its stream waits, and no other stream
+    /// Sends the message in `frame`, if nothing of its stream waits, and no other stream
     /// waits for its turn or for a credit.
-    fn send_encoded(&mut self, key: StreamKey, core: &StreamCore, frame: &mut [u8]) -> bool {
+    fn send_encoded(&mut self, key: StreamKey, core: *const (), frame: &mut [u8]) -> bool {
         if self.streams.waiting() != 0 {
             return false;
         }
@@ -64,16 +49,20 @@ impl<T: Transport> State<T> {
         let Some(stream) = self.streams.get_mut(key) else {
             return false;
         };
-        let Phase::Sent { call, .. } = stream.phase else {
-            return false;
+        let call = match stream.phase {
+            Phase::Sent { call, .. }
+            | Phase::Serving(Serving {
+                call, answer: None, ..
+            }) => call,
+            _ => return false,
         };
         let on = stream.link;
         let link = &mut self.links[on.index()];
-        if !ptr::eq(&*stream.core, core) || link.ended.is_some() {
+        if !ptr::addr_eq(Arc::as_ptr(&stream.core), core) || link.ended.is_some() {
             return false;
         }
         let len = frame.len() - HEADER_LEN;
-        let core = core.lock();
+        let core = stream.core.lock();
         if core.is_cancelled() || !core.outbound.may_pass(len) {
             return false;
         }
@@ -83,47 +72,6 @@ impl<T: Transport> State<T> {
             core.inbound.take_grant()
         });
         stream.was_used |= is_sent;
-        self.unflushed |= is_sent;
-        self.counters.streams.frames_sent.add(is_sent.into());
-        is_sent
-    }
-
-    /// Sends the only message that waits in a stream, if a look has nothing else to do.
-    #[inline]
-    pub(super) fn send_only(&mut self, key: StreamKey, memory: &mut InlineFrame) -> bool {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return false;
-        };
-        let call = match stream.phase {
-            Phase::Sent { call, .. } => call,
-            Phase::Serving(Serving {
-                call, answer: None, ..
-            }) => call,
-            _ => return false,
-        };
-        if !stream.receiving.is_empty() {
-            return false;
-        }
-        let on = stream.link;
-        let link = &mut self.links[on.index()];
-        if link.ended.is_some() {
-            return false;
-        }
-        let core = stream.core.lock();
-        let Some(len) = core.outbound.only().filter(|_| !core.is_cancelled()) else {
-            return false;
-        };
-        let frame_len = HEADER_LEN + len;
-        if frame_len > self.longest_inline {
-            return false;
-        }
-        let frame = memory.frame_mut(len);
-        let is_sent = send_lone(&mut self.transport, link, call, frame, |message| {
-            let mut core = core;
-            core.begin_look();
-            core.outbound.write_only(message);
-            core.inbound.take_grant()
-        });
         self.unflushed |= is_sent;
         self.counters.streams.frames_sent.add(is_sent.into());
         is_sent

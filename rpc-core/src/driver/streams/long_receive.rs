@@ -193,7 +193,7 @@ impl<T: Transport> Driver<T> {
             _ => {
                 let mut core = stream.core.lock();
                 let left = core.inbound.complete_long(incoming.number(), message);
-                state.wakers.extend(core.inbound.wake_reader());
+                state.wakers.extend(core.inbound.reader.wake());
                 drop(core);
                 drop(left);
             }
@@ -214,7 +214,7 @@ impl<T: Transport> Driver<T> {
         let mut core = stream.core.lock();
         core.inbound.cut(incoming.number());
         // The end may have arrived before, and nothing else wakes the reader for it.
-        state.wakers.extend(core.inbound.wake_reader());
+        state.wakers.extend(core.inbound.reader.wake());
         drop(core);
         // Those before it go on.
         let (core, receiving) = (Arc::clone(&stream.core), stream.receiving.clone());
@@ -324,7 +324,7 @@ impl<T: Transport> State<T> {
             core.inbound.end(StreamEnd::HalfClosed);
         }
         // The server has begun to answer.
-        self.wakers.extend(core.inbound.wake_reader());
+        self.wakers.extend(core.inbound.reader.wake());
         drop(core);
         // Its window may have been granted, and a stream whose reader has gone owes a grant.
         self.streams.queue(key);
@@ -465,7 +465,7 @@ impl<T: Transport> State<T> {
         let mut core = stream.core.lock();
         // Their numbers are used again.
         core.inbound.cut_incomplete();
-        self.wakers.extend(core.inbound.wake_reader());
+        self.wakers.extend(core.inbound.reader.wake());
         drop(core);
         for incoming in std::mem::take(&mut stream.receiving) {
             self.stop_incoming(incoming);

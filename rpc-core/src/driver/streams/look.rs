@@ -105,12 +105,6 @@ impl<T: Transport> State<T> {
             // The event of its end ends the stream.
             return Next::Nothing;
         }
-        if self.send_only(key, memory) {
-            return Next::Nothing;
-        }
-        let Some(stream) = self.streams.get_mut(key) else {
-            return Next::Nothing;
-        };
         let is_open = matches!(stream.phase, Phase::Sent { .. } | Phase::Serving(_));
         if (!is_open || !stream.receiving.is_empty()) && !self.prepare(key) {
             return Next::Nothing;

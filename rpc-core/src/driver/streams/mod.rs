@@ -51,6 +51,7 @@ use crate::stats::{CalledStream, ServedCall};
 use crate::status::Status;
 use crate::stream::core::StreamCore;
 use crate::stream::kept::KeptCores;
+use crate::stream::turns::LocalTurns;
 
 /// Streams whose memory a check frees if they were idle.
 const TRIMMED_PER_CHECK: usize = 256;
@@ -70,7 +71,9 @@ pub(crate) struct Streams {
     /// Empty, kept for its memory.
     signalled: Vec<u32>,
     /// What streams that have ended leave for the next ones.
-    pub(super) kept: KeptCores,
+    kept: KeptCores,
+    /// How streams reach this poller on its thread, if they do.
+    pub(super) poller: Option<LocalTurns>,
     /// Streams with long messages that get no memory.
     refused: VecDeque<(StreamKey, Status)>,
 }
@@ -182,6 +185,11 @@ impl Streams {
 
     fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
         self.entries.get_mut(key.index())
+    }
+
+    /// Creates the state of a client's stream.
+    pub(super) fn new_core(&mut self) -> Arc<StreamCore> {
+        StreamCore::of_local_poller(self.kept.take(), self.poller)
     }
 
     /// Queues a stream to be looked at, if it still exists.

@@ -13,7 +13,8 @@ use crate::protocol::frame::{
     TransferId,
 };
 use crate::stream::batch::MessageForm;
-use crate::stream::inbound::{ReaderWake, StreamEnd};
+use crate::stream::inbound::StreamEnd;
+use crate::stream::reader::ReaderWake;
 use crate::transport::Transport;
 
 /// The futures that a poller polls itself.
@@ -28,8 +29,8 @@ pub(in super::super) enum Reader {
     Nobody,
     /// The future that `block_on` runs.
     BlockOn,
-    /// The handler that serves this stream. The stream is to be looked at after it has run.
-    Handler(StreamKey, TaskKey),
+    /// A handler.
+    Handler(TaskKey),
     Other(Waker),
 }
 
@@ -63,10 +64,21 @@ impl<T: Transport> State<T> {
     }
 
     /// Releases the slot of a frame that took a credit, and records the credit as owed.
+    #[inline(always)]
     pub(in super::super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
         self.transport.release(buf);
-        self.owe_credit(link);
-        // Fewer credits wait for a frame that carries them.
+        if let Some(entry) = self.links.get_mut(link.index())
+            && (entry.owe_credit() || entry.connection.wants_control_frame())
+        {
+            self.after_owing(link);
+        }
+    }
+
+    /// Grows the window of a client that uses all of it, and owes a control frame if many credits are owed:
+    /// fewer wait for a frame that carries them.
+    #[cold]
+    fn after_owing(&mut self, link: LinkKey) {
+        self.grow_window(link);
         let entry = self.links.get(link.index());
         if entry.is_some_and(|entry| entry.connection.wants_control_frame()) {
             self.owe(link);
@@ -134,15 +146,11 @@ impl<T: Transport> State<T> {
                 true => task.and_then(|task| own.tasks.waker(task)),
                 false => Some(own.block_on.waker()),
             };
-            reader = match (state.inbound.wake_reader_by(own_waker), task) {
+            reader = match (state.inbound.reader.wake_by(own_waker), task) {
                 (None, _) => Reader::Nobody,
                 (Some(ReaderWake::Other(waker)), _) => Reader::Other(waker),
                 (Some(ReaderWake::Own), None) => Reader::BlockOn,
-                (Some(ReaderWake::Own), Some(task)) => {
-                    // It probably sends messages.
-                    state.expect_look();
-                    Reader::Handler(key, task)
-                }
+                (Some(ReaderWake::Own), Some(task)) => Reader::Handler(task),
             };
         }
         // A stream whose reader has gone owes a grant at once.

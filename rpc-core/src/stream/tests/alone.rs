@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::{Bytes, Signals, limit_of, now};
-use crate::stream::core::{LocalTurns, LoneMessage, StreamCore};
-use crate::stream::inbound::ReaderWake;
+use crate::stream::core::StreamCore;
 use crate::stream::outbound::{Outbound, PushOutcome, StreamSizes};
+use crate::stream::reader::ReaderWake;
 use crate::stream::request::request_pump;
 use crate::stream::sender::{Sender, sender};
+use crate::stream::turns::{LocalTurns, LoneMessage};
 
 const SIZES: StreamSizes = StreamSizes {
     frame_room: 64,
@@ -45,11 +46,11 @@ impl Linked {
     fn new() -> Self {
         let core = StreamCore::of_local_poller(
             None,
-            LocalTurns {
+            Some(LocalTurns {
                 poller: 0,
                 take: |_| false,
                 send,
-            },
+            }),
         );
         assert!(core.attach(Arc::<Signals>::default(), 0, SIZES).is_none());
         let (sender, messages) = sender();
@@ -138,42 +139,6 @@ fn a_message_may_pass_if_nothing_waits_and_the_window_suffices() {
 }
 
 #[test]
-fn a_message_is_the_only_one_if_nothing_else_is_to_be_sent() {
-    let mut only = outbound();
-    assert_eq!(only.only(), None);
-    push(&mut only, 5, 1);
-    assert_eq!(only.only(), Some(5));
-    let mut body = [0; 5];
-    only.write_only(&mut body);
-    assert_eq!((body, only.queued(), only.only()), ([7; 5], 0, None));
-    assert!(only.may_pass(87) && !only.may_pass(88), "it took 9 bytes");
-
-    let mut several = outbound();
-    push(&mut several, 1, 2);
-    assert_eq!(several.only(), None);
-    let mut frames = outbound();
-    push(&mut frames, 40, 1);
-    push(&mut frames, 40, 1);
-    assert_eq!(frames.only(), None);
-    let mut begins = outbound();
-    push(&mut begins, 1, 1);
-    begins.begin(vec![1]);
-    assert_eq!(begins.only(), None);
-    let mut closed = outbound();
-    push(&mut closed, 1, 1);
-    assert!(closed.close());
-    assert_eq!(closed.only(), None);
-    let mut window = outbound();
-    window.pass(90);
-    push(&mut window, 3, 1);
-    assert_eq!(window.only(), None);
-    let mut awaited = outbound();
-    push(&mut awaited, 1, 1);
-    awaited.sender = Some(Waker::noop().clone());
-    assert_eq!(awaited.only(), None, "its sender is to be woken");
-}
-
-#[test]
 fn a_reader_is_woken_once_and_keeps_the_waker_of_its_own_poller() {
     let core = StreamCore::new();
     // Not `Waker::noop`: it may have one table of functions in each crate, and then wakes no other one.
@@ -186,7 +151,7 @@ fn a_reader_is_woken_once_and_keeps_the_waker_of_its_own_poller() {
             Poll::Pending
         ));
     };
-    let wake = || core.lock().inbound.wake_reader_by(Some(own));
+    let wake = || core.lock().inbound.reader.wake_by(Some(own));
     assert!(wake().is_none(), "nobody waits");
     wait(own);
     assert!(matches!(wake(), Some(ReaderWake::Own)));
@@ -194,6 +159,6 @@ fn a_reader_is_woken_once_and_keeps_the_waker_of_its_own_poller() {
     wait(&other);
     assert!(matches!(wake(), Some(ReaderWake::Other(waker)) if waker.will_wake(&other)));
     wait(own);
-    let wake = core.lock().inbound.wake_reader_by(None);
+    let wake = core.lock().inbound.reader.wake_by(None);
     assert!(matches!(wake, Some(ReaderWake::Other(_))));
 }

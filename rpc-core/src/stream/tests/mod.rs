@@ -190,7 +190,7 @@ impl Wire {
         };
         let mut state = self.ends[to].lock();
         let left = state.inbound.complete_long(number, long);
-        let reader = state.inbound.wake_reader();
+        let reader = state.inbound.reader.wake();
         drop((state, left));
         reader.into_iter().for_each(Waker::wake);
     }
@@ -294,7 +294,7 @@ impl Wire {
         }
         // Of messages that were discarded.
         self.has_work[to] |= state.inbound.owes_grant();
-        let reader = state.inbound.wake_reader();
+        let reader = state.inbound.reader.wake();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
         true
@@ -321,7 +321,7 @@ impl Wire {
             .inbound
             .receive(form, body)
             .expect("the window suffices");
-        let reader = state.inbound.wake_reader();
+        let reader = state.inbound.reader.wake();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
     }
