@@ -43,9 +43,9 @@ const ENCODED_PART: u64 = 4;
 pub(in super::super) struct PreparedTransfer<B> {
     link: LinkKey,
     buf: B,
-    /// The whole message.
+    /// The whole message, if some of it is exposed.
     before: Chunks,
-    /// The rest of it.
+    /// What has not been exposed.
     rest: Chunks,
     segments: Vec<RemoteSegment>,
     exposed: VecDeque<(ExposureKey, u32)>,
@@ -89,7 +89,7 @@ impl<T: Transport> State<T> {
             return Err(ReserveError::TooLong { len: least, limit });
         }
         let mut prepared = Prepared {
-            before: message.clone(),
+            before: Chunks::default(),
             segments: Vec::new(),
             exposed: VecDeque::new(),
             copied: 0,
@@ -116,6 +116,7 @@ impl<T: Transport> State<T> {
             // Without a slot, pieces would be copied and exposed in vain in each attempt.
             let longest = most * RemoteSegment::ENCODED_LEN;
             let buf = self.transport.reserve(id, head_len + longest)?;
+            prepared.before = message.clone();
             match self.expose_first(key, message, most, copies, &mut prepared) {
                 Ok(first_form) => form = first_form,
                 Err(error) => {
@@ -139,28 +140,22 @@ impl<T: Transport> State<T> {
             None => self.transport.reserve(id, head_len + piece_len),
         };
         match slot {
-            Ok(mut buf) => {
-                let mut rest = mem::take(message);
-                if form == FRAGMENT {
-                    let piece = &mut buf.as_mut()[head_len..];
-                    self.transfers.copy_out(&mut rest, piece);
-                    prepared.copied += piece_len as u64;
-                }
-                Ok(PreparedTransfer {
-                    link: key,
-                    buf,
-                    before: prepared.before,
-                    rest,
-                    segments: prepared.segments,
-                    exposed: prepared.exposed,
-                    copied: prepared.copied,
-                    form,
-                    metadata_len,
-                })
-            }
+            Ok(buf) => Ok(PreparedTransfer {
+                link: key,
+                buf,
+                before: prepared.before,
+                rest: mem::take(message),
+                segments: prepared.segments,
+                exposed: prepared.exposed,
+                copied: prepared.copied,
+                form,
+                metadata_len,
+            }),
             Err(error) => {
                 self.conceal_all(key, prepared.exposed);
-                *message = prepared.before;
+                if form == SEGMENTS {
+                    *message = prepared.before;
+                }
                 Err(error)
             }
         }
@@ -208,7 +203,10 @@ impl<T: Transport> State<T> {
     ) -> Chunks {
         self.transport.cancel(prepared.buf);
         self.conceal_all(prepared.link, prepared.exposed);
-        prepared.before
+        match prepared.form {
+            FRAGMENT => prepared.rest,
+            _ => prepared.before,
+        }
     }
 
     /// Sends the first frame of a long message. The rest follows in later turns.
@@ -225,14 +223,20 @@ impl<T: Transport> State<T> {
             link: _,
             mut buf,
             before,
-            rest,
+            mut rest,
             segments,
             exposed,
-            copied,
+            mut copied,
             form,
             metadata_len,
         } = prepared;
-        let len = before.len() as u32;
+        let mut len = before.len() as u32;
+        if form == FRAGMENT {
+            len = rest.len() as u32;
+            let piece = &mut buf.as_mut()[HEADER_LEN + metadata_len + LONG_BODY_LEN..];
+            copied += piece.len() as u64;
+            self.transfers.copy_out(&mut rest, piece);
+        }
         let announced = len - rest.len() as u32;
         // The last reference to parts that were copied may be here.
         self.transfers.discard(before);
