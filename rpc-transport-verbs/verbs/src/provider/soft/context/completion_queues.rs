@@ -166,13 +166,14 @@ impl CompletionQueues {
 
     #[inline]
     pub(crate) fn pop(&mut self, cq: usize) -> Option<Completion> {
-        let completion = self.queues[cq].entries.pop_front()?;
-        self.completions -= 1;
-        if self.queues[cq].entries.is_empty() {
+        let entries = &mut self.queues[cq].entries;
+        let completion = entries.pop_front()?;
+        if entries.is_empty() {
             // Restart at the first entry: the queue is sized for the worst case, and one that is
             // polled in time should not cycle through all of that memory.
-            self.queues[cq].entries.clear();
+            entries.clear();
         }
+        self.completions -= 1;
         Some(completion)
     }
 

@@ -3,7 +3,8 @@
 //! A poll usually looks for one message in a hot ring and, if there is one, copies it into a posted
 //! receive and returns its completion: the straight path. Whatever else there may be to do adds a
 //! matter to [`Pending`](crate::provider::soft::context::pending::Pending), which sends polls to the
-//! general path.
+//! general path. Acknowledgements can wait: while nothing else is pending, a few messages in a row take the
+//! straight path.
 
 use super::receive::ReceiveOutcome;
 use crate::hooks;
@@ -57,7 +58,10 @@ impl State {
     #[inline]
     pub(crate) fn look(&mut self) -> Look {
         self.common.polls += 1;
-        if !self.common.pending.is_empty() || self.has_work_of_cold_rings() {
+        if !self.common.pending.is_empty() {
+            return self.look_while_pending();
+        }
+        if self.has_work_of_cold_rings() {
             return Look::Unclear;
         }
         match &*self.common.lists.hot {
@@ -65,6 +69,22 @@ impl State {
             [ring] => ring.next.look().map_or(Look::Nothing, Look::Message),
             _ => Look::Unclear,
         }
+    }
+
+    /// Does the same while something is pending.
+    #[inline]
+    fn look_while_pending(&mut self) -> Look {
+        let common = &mut self.common;
+        if common.pending.is_only(Matter::Awaiting)
+            && common.streak < STREAK
+            && common.lists.cold.is_empty()
+            && let [ring] = &*common.lists.hot
+            && let Some(commit) = ring.next.look()
+        {
+            common.streak += 1;
+            return Look::Message(commit);
+        }
+        Look::Unclear
     }
 
     /// Ends a poll that has found a message in the only hot ring.
@@ -110,7 +130,9 @@ impl State {
         if inject!(ShortPoll) {
             return Ok(None);
         }
-        if let Some(completion) = self.pop_completion(cq) {
+        if self.common.pending.has(Matter::Completions)
+            && let Some(completion) = self.pop_completion(cq)
+        {
             return Ok(Some(completion));
         }
         self.take_announcements();
@@ -140,7 +162,9 @@ impl State {
         if message.is_some() {
             return Ok(message);
         }
-        if let Some(completion) = self.pop_completion(cq) {
+        if self.common.pending.has(Matter::Completions)
+            && let Some(completion) = self.pop_completion(cq)
+        {
             return Ok(Some(completion));
         }
         let queue = self.common.completion_queues.queue(cq);
@@ -208,7 +232,6 @@ impl State {
     /// Looks at each hot ring until a message has been received. Returns its completion, or adds it
     /// to the completion queue.
     fn take_from_hot_rings(&mut self, cq: usize) -> Option<WorkCompletion> {
-        let is_quiet = self.common.completion_queues.queue(cq).is_quiet();
         for _ in 0..self.common.lists.hot.len() {
             let lists = &mut self.common.lists;
             if lists.first_look >= lists.hot.len() {
@@ -226,8 +249,8 @@ impl State {
                 }
                 continue;
             };
-            if is_quiet {
-                let (ring, qp_index) = (RingPlace::Hot(place), ring.qp_index);
+            let (ring, qp_index) = (RingPlace::Hot(place), ring.qp_index);
+            if self.common.completion_queues.queue(cq).is_quiet() {
                 let straight = self.receive_straight(ring, qp_index, commit, cq);
                 if straight.is_some() {
                     return straight;
@@ -338,5 +361,53 @@ impl State {
             common.lists.make_hot(rings, qp_index);
         }
         Some(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::STREAK;
+    use crate::types::{Access, Psn, RemoteEndpoint, RtrAttributes, RtsAttributes};
+    use crate::{Context, QueuePairConfig, SendRequest, WorkKind};
+
+    #[test]
+    fn a_send_completes_while_each_poll_finds_a_message() {
+        const MESSAGES: usize = 24;
+        let context = Context::open("soft").unwrap();
+        let domain = context.alloc_pd().unwrap();
+        let mut cq = context.create_cq(64).unwrap();
+        let mut config = QueuePairConfig::new(&cq, &cq);
+        (config.max_send_wr, config.max_recv_wr) = (MESSAGES, MESSAGES);
+        let mut qp = domain.create_qp(config).unwrap();
+        let psn = Psn::new(1);
+        let itself = RemoteEndpoint {
+            gid: context.query_gid(1, 0).unwrap(),
+            lid: 0,
+            qp_num: qp.qp_num(),
+            psn,
+        };
+        qp.to_init(1, Access::NONE).unwrap();
+        qp.to_rtr(RtrAttributes::new(itself)).unwrap();
+        qp.to_rts(RtsAttributes::new(psn)).unwrap();
+        let region = domain.register(2 * MESSAGES * 64, Access::LOCAL_WRITE);
+        let mut slots = region.unwrap().into_slots(64).unwrap();
+        qp.post_recv(&mut slots, MESSAGES).unwrap();
+        let mut sends: Vec<_> = slots
+            .drain(..MESSAGES)
+            .map(|slot| SendRequest::new(slot, 8))
+            .collect();
+        sends[0].signaled = true;
+        qp.post_send(&mut sends, &mut |_| {}).unwrap();
+        let is_send = |completion: &crate::WorkCompletion| completion.wr_id().is(WorkKind::Send);
+        // The device's thread may still be connecting the queue pair.
+        let (start, mut polled) = (Instant::now(), Vec::new());
+        while polled.len() <= MESSAGES && start.elapsed() < Duration::from_secs(20) {
+            polled.extend(cq.poll_one().unwrap());
+        }
+        assert_eq!(polled.len(), MESSAGES + 1);
+        let messages_before = polled.iter().position(is_send).unwrap();
+        assert!(messages_before <= STREAK as usize + 1, "{messages_before}");
     }
 }
