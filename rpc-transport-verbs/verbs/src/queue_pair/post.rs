@@ -102,12 +102,15 @@ impl QueuePair {
         };
         // All requests are recorded before any slot is released: if `release` panics, the device
         // still has them.
-        for SendRequest { slot, inline, .. } in requests.drain(..taken) {
-            if inline {
-                self.send_slots.push_inline();
-                self.inline_slots.push(slot);
-            } else {
-                self.send_slots.push(slot);
+        if taken == 1
+            && requests.len() == 1
+            && let Some(only) = requests.pop()
+        {
+            // Takes fewer instructions than a drain.
+            self.record(only);
+        } else {
+            for request in requests.drain(..taken) {
+                self.record(request);
             }
         }
         while let Some(slot) = self.inline_slots.pop() {
@@ -117,6 +120,17 @@ impl QueuePair {
         match refused {
             Some(reason) => Err(PostError { taken, reason }),
             None => Ok(()),
+        }
+    }
+
+    /// Records a request that the device has taken.
+    #[inline]
+    fn record(&mut self, SendRequest { slot, inline, .. }: SendRequest) {
+        if inline {
+            self.send_slots.push_inline();
+            self.inline_slots.push(slot);
+        } else {
+            self.send_slots.push(slot);
         }
     }
 
