@@ -116,8 +116,11 @@ impl Slot {
     #[inline]
     #[doc(hidden)]
     pub fn prefetch_for_write(&self, len: usize) {
-        for offset in (0..len.min(PREFETCHED)).step_by(prefetch::LINE_LEN) {
-            prefetch::to_write(self.start().as_ptr().wrapping_add(offset));
+        let start: *const u8 = self.start().as_ptr();
+        let mut offset = 0;
+        while offset < len.min(PREFETCHED) {
+            prefetch::to_write(start.wrapping_add(offset));
+            offset += prefetch::LINE_LEN;
         }
     }
 

@@ -24,6 +24,9 @@ mod x86_64 {
     /// Above this length, the string instruction copies faster than a loop: longer than a slot.
     const LONG: usize = 8192;
 
+    /// Bytes that the loop copies at a time.
+    const BLOCK: usize = 64;
+
     /// Bytes whose cache lines are requested before any of them is copied. The lines of a message
     /// come from the sender's core, and a copy alone requests only as many ahead as the core
     /// buffers stores.
@@ -139,37 +142,48 @@ mod x86_64 {
             }
             return;
         }
-        for offset in (0..len.min(AHEAD)).step_by(LINE_LEN) {
-            prefetch::to_read(from.as_ptr().wrapping_add(offset));
-        }
-        let last = len - 64;
         let mut offset = 0;
-        loop {
-            // SAFETY: `offset` is at most `last`, so 64 bytes from there are within both ranges.
-            unsafe {
-                asm!(
-                    "movups {a}, [{from} + {offset}]",
-                    "movups {b}, [{from} + {offset} + 16]",
-                    "movups {c}, [{from} + {offset} + 32]",
-                    "movups {d}, [{from} + {offset} + 48]",
-                    "movups [{to} + {offset}], {a}",
-                    "movups [{to} + {offset} + 16], {b}",
-                    "movups [{to} + {offset} + 32], {c}",
-                    "movups [{to} + {offset} + 48], {d}",
-                    from = in(reg) from.as_ptr(),
-                    to = in(reg) to.as_ptr(),
-                    offset = in(reg) offset,
-                    a = out(xmm_reg) _,
-                    b = out(xmm_reg) _,
-                    c = out(xmm_reg) _,
-                    d = out(xmm_reg) _,
-                    options(nostack, preserves_flags),
-                );
-            }
-            if offset == last {
-                return;
-            }
-            offset = (offset + 64).min(last);
+        while offset < len.min(AHEAD) {
+            prefetch::to_read(from.as_ptr().wrapping_add(offset));
+            offset += LINE_LEN;
+        }
+        let last = len - BLOCK;
+        let mut offset = 0;
+        while offset < last {
+            // SAFETY: `offset` is less than `last`, so a block from there is within both ranges.
+            unsafe { copy_block(from.add(offset), to.add(offset)) };
+            offset += BLOCK;
+        }
+        // SAFETY: the last block ends with both ranges, which are longer than a block.
+        unsafe { copy_block(from.add(last), to.add(last)) };
+    }
+
+    /// Copies [`BLOCK`] bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for `copy`.
+    #[inline(always)]
+    unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+        // SAFETY: the caller guarantees the bytes of a block on both sides.
+        unsafe {
+            asm!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + 32], {c}",
+                "movups [{to} + 48], {d}",
+                from = in(reg) from.as_ptr(),
+                to = in(reg) to.as_ptr(),
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
         }
     }
 
