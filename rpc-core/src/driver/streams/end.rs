@@ -166,10 +166,11 @@ impl<T: Transport> State<T> {
     pub(super) fn end_core(&mut self, key: StreamKey, end: StreamEnd) {
         if let Some(stream) = self.streams.get_mut(key) {
             let mut core = stream.core.lock();
-            let wakers = core.end(end);
+            let [reader, sender] = core.end(end);
             let left = core.outbound.take_left();
             drop(core);
-            self.wakers.extend(wakers.into_iter().flatten());
+            self.wakers.extend(reader);
+            self.wakers.extend(sender);
             for message in left {
                 self.transfers.discard(message);
             }
@@ -257,10 +258,11 @@ impl<T: Transport> State<T> {
                 // A part of the handler may live on in a task of its own.
                 let error = CallError::new(Cause::Cancelled, Execution::Answered);
                 let mut core = stream.core.lock();
-                let wakers = core.end(StreamEnd::Failed(error));
+                let [reader, sender] = core.end(StreamEnd::Failed(error));
                 let left = core.outbound.take_left();
                 drop(core);
-                self.wakers.extend(wakers.into_iter().flatten());
+                self.wakers.extend(reader);
+                self.wakers.extend(sender);
                 for message in left {
                     self.transfers.discard(message);
                 }

@@ -178,6 +178,11 @@ impl Streams {
         self.refused.push_back((key, status));
     }
 
+    /// Returns the key of the stream that is inserted next.
+    fn next_key(&self) -> StreamKey {
+        StreamKey(self.entries.vacant_key() as u32)
+    }
+
     fn insert(&mut self, stream: Stream) -> StreamKey {
         // Call ids bound the streams of a connection.
         StreamKey(self.entries.insert(stream) as u32)

@@ -13,13 +13,17 @@ use super::super::transfers::{PreparedTransfer, TransferOwner};
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::clock::Clock;
 use crate::codec::Chunks;
-use crate::protocol::frame::{CallId, Flags, FrameKind, HEADER_LEN, room_for_metadata};
+use crate::protocol::connection::Connection;
+use crate::protocol::frame::{
+    CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata,
+};
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::{StreamSizes, coalesces};
 use crate::stream::wakers::wake_all;
-use crate::transport::{CloseReason, ReserveError, Transport};
+use crate::transport::{CloseReason, PeerClock, ReserveError, Transport};
 
 /// Receives that a client promises to a server with its first stream. The window grows as it is
 /// used up.
@@ -62,20 +66,26 @@ impl<T: Transport> Driver<T> {
         let spec = request.spec;
         let sizes = state.stream_sizes(link, spec.max_request_len);
         let deadline = request.deadline;
-        let phase = Phase::Opening(Box::new(request));
-        let key = state.streams.insert(Stream::new(
-            Arc::clone(&core),
-            link,
-            phase,
-            spec.max_response_len,
-        ));
+        let key = state.streams.next_key();
+        let sender = core.attach(self.ready.clone(), key.0, sizes);
+        let sent = state.send_at_once(link, key, &core, &mut request);
+        let phase = match sent {
+            Some(call) => Phase::Sent {
+                call,
+                counters: request.counters,
+            },
+            None => Phase::Opening(Box::new(request)),
+        };
+        let stream = Stream::new(core, link, phase, spec.max_response_len);
+        state.streams.insert(stream);
         state.links[link.index()].streams.open += 1;
         if let Some(deadline) = deadline {
             let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
             state.streams.entries[key.index()].timer = Some(timer);
         }
-        let sender = core.attach(self.ready.clone(), key.0, sizes);
-        state.streams.queue(key);
+        if sent.is_none() {
+            state.streams.queue(key);
+        }
         drop(borrowed);
         wake_all(sender);
     }
@@ -158,6 +168,53 @@ impl<T: Transport> State<T> {
             coalesces: coalesces(),
             longest_message: entry.longest_message.and_method(of_method),
         }
+    }
+
+    /// Sends the short request of a new stream, if no other stream waits, and everything is there that
+    /// it needs. Returns its call.
+    fn send_at_once(
+        &mut self,
+        on: LinkKey,
+        key: StreamKey,
+        core: &StreamCore,
+        request: &mut StreamRequest,
+    ) -> Option<CallId> {
+        let is_short = request.message.is_empty() && request.frame.len() <= self.longest_inline;
+        if !is_short || self.streams.waiting() != 0 || !self.has_window_for_streams(on) {
+            return None;
+        }
+        let link = &mut self.links[on.index()];
+        if link.announced_end().is_some() || !link.streams.awaiting_room.is_empty() {
+            return None;
+        }
+        let mut state = core.lock();
+        // The application may have half-closed, or given the call up.
+        let has_work = state.is_cancelled() || state.outbound.next_frame().is_some();
+        if has_work || !link.connection.take_stream() {
+            return None;
+        }
+        state.begin_look();
+        drop(state);
+        let peer = self.transport.peer_clock(link.id);
+        let time_us = time_on_peers_clock(&self.clock, peer, request);
+        let mut frame = mem::take(&mut request.frame);
+        let sent = self.transport.send_inline(link.id, &mut frame, |frame| {
+            let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
+            let connection = &mut link.connection;
+            let mut header = request_header(connection, FrameKind::Request, call, request);
+            header.time_us = time_us;
+            header.encode(frame);
+            Some(call)
+        });
+        let Ok(Some(call)) = sent else {
+            link.connection.return_stream();
+            request.frame = frame;
+            return None;
+        };
+        request.counters.start();
+        self.counters.streams.opened.add(1);
+        self.unflushed = true;
+        Some(call)
     }
 
     /// Sends the request of a stream. Returns false if it has to wait; the stream is then queued
@@ -254,23 +311,13 @@ impl<T: Transport> State<T> {
         let Phase::Opening(request) = &mut stream.phase else {
             return;
         };
-        let flags = match request.sends_messages {
-            true => Flags::STREAM.with(Flags::OPEN),
-            false => Flags::STREAM,
-        };
         let kind = match reserved {
             Reserved::Long(_) => FrameKind::LongRequest,
             Reserved::Slot(_) => FrameKind::Request,
         };
-        let connection = &mut link.connection;
-        let mut header = connection.next_header_with(kind, flags, call, request.method);
-        // Longer metadata was refused.
-        header.metadata_len = request.metadata_len as u16;
-        if let Some(deadline) = request.deadline {
-            let now = self.clock.now();
-            let peer = self.transport.peer_clock(link.id);
-            header.time_us = on_peers_clock(&self.clock, peer, deadline, now);
-        }
+        let mut header = request_header(&mut link.connection, kind, call, request);
+        let peer = self.transport.peer_clock(link.id);
+        header.time_us = time_on_peers_clock(&self.clock, peer, request);
         let mut frame = mem::take(&mut request.frame);
         let counters = request.counters.clone();
         counters.start();
@@ -306,4 +353,27 @@ impl<T: Transport> State<T> {
         }
         fits
     }
+}
+
+/// Returns the header of a request that opens a stream, but for its deadline.
+fn request_header(
+    connection: &mut Connection,
+    kind: FrameKind,
+    call: CallId,
+    request: &StreamRequest,
+) -> FrameHeader {
+    let flags = match request.sends_messages {
+        true => Flags::STREAM.with(Flags::OPEN),
+        false => Flags::STREAM,
+    };
+    let mut header = connection.next_header_with(kind, flags, call, request.method);
+    // Longer metadata was refused.
+    header.metadata_len = request.metadata_len as u16;
+    header
+}
+
+/// Returns the deadline of a request for its header, 0 if it has none.
+fn time_on_peers_clock(clock: &Clock, peer: Option<PeerClock>, request: &StreamRequest) -> u32 {
+    let on_peers_clock = |deadline| on_peers_clock(clock, peer, deadline, clock.now());
+    request.deadline.map_or(0, on_peers_clock)
 }
