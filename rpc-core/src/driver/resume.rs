@@ -68,7 +68,9 @@ impl<T: Transport> Driver<T> {
             }
             match task.call.stream {
                 None => self.respond(&task.call, &*handler, outcome, frame.bytes_mut()),
-                Some(stream) => self.answer_stream(stream, outcome, frame.bytes_mut()),
+                Some(stream) => {
+                    self.answer_stream(stream, outcome, frame.bytes_mut());
+                }
             }
         }
         self.inline_frame.put_back(frame);

@@ -301,6 +301,9 @@ impl<M> Engine<M> {
                 && core.expects_lone_message()
                 && self.send_alone::<Q, St>(core, room, &message, stream.as_mut(), &message_of, cx)
             {
+                if self.outcome.is_some() {
+                    continue;
+                }
                 return Poll::Pending;
             }
             match self.batcher.add::<Q, M>(room, &message) {
@@ -322,8 +325,8 @@ impl<M> Engine<M> {
         Poll::Pending
     }
 
-    /// Sends a message at once, if it may go alone and the stream is pending behind it. Otherwise holds the
-    /// next message.
+    /// Sends a message at once, if it may go alone: the stream is pending behind it, or it is the only
+    /// message of a handler, whose answer has a frame of its own. Otherwise holds the next message.
     // Not inlined: messages in a row do not pay for it.
     #[inline(never)]
     fn send_alone<Q: Codec<M>, St: Stream>(
@@ -335,17 +338,27 @@ impl<M> Engine<M> {
         message_of: impl Fn(St::Item) -> Result<M, Status>,
         cx: &mut Context<'_>,
     ) -> bool {
-        // What precedes the message has to be sent first.
-        if self.initial.is_some() {
+        let is_first = self.initial.is_some();
+        // Metadata shares a frame with the message.
+        if self
+            .initial
+            .as_ref()
+            .is_some_and(|initial| !initial.is_empty())
+        {
             return false;
         }
-        match self.poll_next(stream, message_of, cx) {
-            Poll::Pending => alone::send::<Q, M>(core, room, message),
-            Poll::Ready(next) => {
-                self.held = next;
-                false
+        if let Poll::Ready(next) = self.poll_next(stream, message_of, cx) {
+            self.held = next;
+            if self.held.is_some() || !is_first {
+                return false;
             }
         }
+        let is_sent = alone::send::<Q, M>(core, room, message);
+        if is_sent {
+            // The message says that the server has begun.
+            self.initial = None;
+        }
+        is_sent
     }
 
     /// Waits for the stream's next message. Returns `None` if the stream has an outcome instead.

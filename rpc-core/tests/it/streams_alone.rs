@@ -3,11 +3,11 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use rpc_core::frame::{Flags, FrameKind, MESSAGE_BATCH, ONE_MESSAGE};
+use rpc_core::frame::{Flags, FrameHeader, FrameKind, MESSAGE_BATCH, ONE_MESSAGE};
 use rpc_core::{Caller, Request, Sender, Streaming, sender};
 use rpc_core_testing::Pair;
 
-use crate::support::raw::{Raw, one};
+use crate::support::raw::{Raw, one, open};
 use crate::support::streams::{DOUBLE, METHODS, Probe, register_streams};
 
 /// Message frames that the client has sent.
@@ -145,6 +145,37 @@ fn a_message_waits_if_there_is_no_credit_or_if_it_is_long() {
     drop((texts, answers, call));
     drop(channel);
     raw.settle();
+    raw.peer.close();
+    raw.settle();
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn the_answer_behind_the_only_message_of_a_handler_carries_the_credit_of_the_request() {
+    let pair = Pair::new(|methods| register_streams(methods, &Probe::default()));
+    let raw = Raw::client(pair.network());
+    // One message, and three.
+    for (call, count) in [(1, 1), (2, 3)] {
+        let request = FrameHeader {
+            credits: 8,
+            ..open(call, 2, Flags::NONE)
+        };
+        let frames = raw.send(request, &[8, count]);
+        let [(messages, _), (answer, _)] = &frames[..] else {
+            panic!("a message frame and the answer: {frames:?}");
+        };
+        let form = if count == 1 {
+            ONE_MESSAGE
+        } else {
+            MESSAGE_BATCH
+        };
+        assert_eq!(
+            (messages.kind, messages.selector),
+            (FrameKind::Message, form)
+        );
+        assert_eq!((answer.kind, answer.selector), (FrameKind::Response, 0));
+        assert_eq!(messages.credits + answer.credits, 1);
+    }
     raw.peer.close();
     raw.settle();
     pair.assert_nothing_left();

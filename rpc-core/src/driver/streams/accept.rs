@@ -51,6 +51,8 @@ impl<T: Transport> State<T> {
         let sizes = self.stream_sizes(link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
         let _ = core.attach(self.signals.clone(), key.0, sizes);
+        // A handler that has one message answers the request with it.
+        core.note_arrival();
         let mut state = core.lock();
         state.begin_look();
         if !header.flags.contains(Flags::OPEN) {
@@ -192,11 +194,6 @@ impl<T: Transport> Driver<T> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let call = state.served_of(key);
-        state.streams.queue(key);
-        if let Some(call) = &call {
-            // The credit of the request goes with the first frame, or alone.
-            state.owe(call.link);
-        }
         // The timer of a long request began with its first frame.
         if let Some(deadline) = deadline
             && let Some(stream) = state.streams.entries.get_mut(key.index())
@@ -224,7 +221,15 @@ impl<T: Transport> Driver<T> {
         } else {
             drop(borrowed);
             self.lent_task.set(Some((task, waker)));
-            self.answer_stream(key, outcome, frame);
+            if self.answer_stream(key, outcome, frame) {
+                return;
+            }
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.streams.queue(key);
+        if let Some(call) = &call {
+            // The credit of the request goes with the first frame, or alone.
+            state.owe(call.link);
         }
     }
 }

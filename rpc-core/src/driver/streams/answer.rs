@@ -15,24 +15,33 @@ use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
-    /// Keeps the outcome of a handler that has completed until the stream's messages are sent.
-    /// `frame` holds the response if it was encoded.
+    /// Answers a stream whose handler has completed, if all of its messages are sent. Otherwise keeps the
+    /// outcome until they are. `frame` holds the response if it was encoded. Returns true if the stream
+    /// has been answered.
     pub(in super::super) fn answer_stream(
         &self,
         key: StreamKey,
         outcome: Served,
         frame: &mut [u8],
-    ) {
+    ) -> bool {
         let answer = match outcome {
-            Served::Encoded(len) => BlockedResponse::Encoded {
-                frame: frame[..HEADER_LEN + len.total()].into(),
-                len,
-            },
+            Served::Encoded(len) => {
+                let frame = &mut frame[..HEADER_LEN + len.total()];
+                let state = &mut *self.state.borrow_mut();
+                if let Some(call) = state.take_answered(key) {
+                    state.respond_inline(&call, len, frame);
+                    return true;
+                }
+                BlockedResponse::Encoded {
+                    frame: (&*frame).into(),
+                    len,
+                }
+            }
             Served::Long(handler_key, len) => BlockedResponse::Kept { handler_key, len },
             Served::Failed(status) => BlockedResponse::Failed(status, Started::Maybe),
             Served::Undecodable(status) => BlockedResponse::Failed(status, Started::NOT),
             // The caller parks the handler.
-            Served::Pending(_) => return,
+            Served::Pending(_) => return false,
         };
         let state = &mut *self.state.borrow_mut();
         if let Some(stream) = state.streams.get_mut(key)
@@ -42,6 +51,7 @@ impl<T: Transport> Driver<T> {
             serving.answer = Some(answer);
         }
         state.streams.queue(key);
+        false
     }
 
     /// Answers a stream, and discards the messages that have not been sent.
@@ -128,6 +138,24 @@ impl<T: Transport> State<T> {
             served: serving.served?,
             stream: Some(key),
         })
+    }
+
+    /// Removes a stream, and takes a credit for its answer, if it can be answered at once: nothing of it
+    /// is under way, and no other stream waits.
+    fn take_answered(&mut self, key: StreamKey) -> Option<IncomingCall> {
+        let call = self.served_of(key)?;
+        let stream = self.streams.entries.get(key.index())?;
+        let is_idle = stream.receiving.is_empty() && stream.core.lock().outbound.is_empty();
+        if !is_idle || self.streams.waiting() != 0 {
+            return None;
+        }
+        let link = &mut self.links[call.link.index()];
+        if link.ended.is_some() || !link.connection.take_message() {
+            return None;
+        }
+        link.transfers.credits_seen += 1;
+        self.remove_stream(key);
+        Some(call)
     }
 
     /// Removes a stream whose answer is sent now, and returns the answer.
