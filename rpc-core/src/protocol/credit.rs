@@ -25,7 +25,8 @@
 //! | [`ReceiveBudget`] | one per poller | how many receives are promised to all peers together |
 //!
 //! Both sides have a window. The server's has receives from the beginning. The client's is empty
-//! until the client opens a stream, so a connection with only unary calls costs a client nothing.
+//! until the client opens a stream, or the server asks for credits to send a long response at once. So a
+//! connection with short unary calls costs a client nothing.
 //!
 //! Every frame header carries credits. A control frame is sent for credits only if at least half of
 //! a window is owed and no other frame carries them. At most one control frame is in flight per
@@ -39,7 +40,7 @@
 //! A window doubles while its peer uses all of it. A client that has started no call for a second
 //! returns its credits above its initial window, in a control frame. A client whose server is
 //! shutting down returns all of its credits once its streams have ended. A server on which no stream
-//! was open for a second returns all of its credits.
+//! was open for a second, and which has used and asked for none, returns all of its credits.
 
 mod receive_window;
 mod send_credits;

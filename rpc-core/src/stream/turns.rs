@@ -1,4 +1,5 @@
-//! [`LocalTurns`]: how a stream reaches its poller, on the poller's thread.
+//! [`LocalTurns`]: how a stream reaches its poller, on the poller's thread; [`Turns`], which it takes, and
+//! [`LoneMessage`], which it sends.
 
 use std::fmt;
 use std::task::{Context, Poll};

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use crate::support::{ECHO, Gate, HELD, register};
 use rpc_core::{Caller, Intents, LocalChannel, Request};
@@ -149,6 +150,57 @@ fn a_message_of_few_frames_goes_at_once_and_is_not_read() {
     assert_eq!(received(), before, "a longer one is read");
     drop(channel);
     pair.assert_nothing_left();
+}
+
+/// A server without streams is idle, and returns credits that it has no use for.
+#[test]
+fn a_server_keeps_the_credits_that_it_has_asked_for() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    pair.run(echo(&channel, message(7))).unwrap();
+    let idle = || {
+        for _ in 0..4 {
+            pair.network().advance(Duration::from_millis(700));
+            pair.network().settle();
+        }
+    };
+    idle();
+    for _ in 0..8 {
+        pair.run(echo(&channel, message(8192))).unwrap();
+        pair.network().settle();
+    }
+    assert!(in_fragments(pair.client()) > 4 * 8192);
+    // Some time later, it returns them.
+    idle();
+    idle();
+    pair.network().settle();
+    let before = in_fragments(pair.client());
+    pair.run(echo(&channel, message(8192))).unwrap();
+    assert_eq!(in_fragments(pair.client()), before, "it is read");
+    drop(channel);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn windows_for_responses_leave_half_of_the_receives_to_calls() {
+    let intents = Intents {
+        max_in_flight: 2,
+        connections: 16,
+        ..Intents::default()
+    };
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        register(methods, &Gate::default())
+    });
+    pair.network().use_reads();
+    let channels: Vec<_> = (0..16).map(|_| pair.connect()).collect();
+    for channel in channels.iter().cycle().take(64) {
+        pair.run(echo(channel, message(20_000))).unwrap();
+    }
+    assert!(in_fragments(pair.client()) > 0);
+    let receives = pair.client().poller().limits().promisable_receives();
+    let promised = pair.client().promised_receives();
+    assert!(promised <= receives / 2, "{promised} of {receives}");
 }
 
 /// Each frame after the first takes a credit, and so does each request.

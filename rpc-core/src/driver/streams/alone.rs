@@ -66,7 +66,7 @@ impl<T: Transport> State<T> {
         if core.is_cancelled() || !core.outbound.may_pass(len) {
             return false;
         }
-        let is_sent = send_lone(&mut self.transport, link, call, frame, |_| {
+        let is_sent = send_lone(&mut self.transport, link, call, frame, || {
             let mut core = core;
             core.outbound.pass(len);
             core.inbound.take_grant()
@@ -78,8 +78,8 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// Sends a frame with one message, if there are a credit and room. `fill` completes the message, and
-/// returns what its frame grants.
+/// Sends a frame with one message, if there are a credit and room. `grant` is called if there are, and
+/// returns what the frame grants.
 // Always inlined, as what it calls is: each message pays for it.
 #[inline(always)]
 fn send_lone<T: Transport>(
@@ -87,14 +87,14 @@ fn send_lone<T: Transport>(
     link: &mut Link<T::RecvBuf>,
     call: CallId,
     frame: &mut [u8],
-    fill: impl FnOnce(&mut [u8]) -> u32,
+    grant: impl FnOnce() -> u32,
 ) -> bool {
     let connection = &mut link.connection;
     if !connection.take_message() {
         return false;
     }
     let sent = transport.send_inline(link.id, frame, |frame| {
-        let grant = fill(&mut frame[HEADER_LEN..]);
+        let grant = grant();
         let selector = MessageForm::One.selector();
         let mut header = connection.next_header(FrameKind::Message, call, selector);
         header.time_us = grant;

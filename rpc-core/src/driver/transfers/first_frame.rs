@@ -14,7 +14,7 @@ use super::outgoing::{Awaited, FIRST_SEGMENTS, Outgoing, TransferOwner};
 use super::pump::Sent;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
-    FRAGMENT, Flags, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+    FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use crate::transport::{
     Chunks, ExposeError, ExposureKey, LongMessages, MessageMemory, RemoteSegment, ReserveError,
@@ -209,7 +209,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Sends the first frame of a long message. The rest follows in later turns.
+    /// Sends the first frame of a long message, and all others if they are few. Otherwise they follow in
+    /// later turns.
     #[cold]
     pub(in super::super) fn send_transfer(
         &mut self,
@@ -259,13 +260,11 @@ impl<T: Transport> State<T> {
         debug_assert_eq!(metadata.len(), metadata_len);
         // Longer metadata was rejected.
         header.metadata_len = metadata_len as u16;
+        let few = self.few_continuations(key, metadata_len, len as usize);
+        let connection = &mut self.links[key.index()].connection;
         // With more credits, it would not have to be read.
-        if form == SEGMENTS
-            && self
-                .few_continuations(key, metadata_len, len as usize)
-                .is_some()
-        {
-            header.flags |= Flags::SPENT;
+        if form == SEGMENTS && few.is_some_and(|few| few > connection.messages_allowed() as usize) {
+            header.flags |= connection.lack_credits();
         }
         let frame = buf.as_mut();
         header.encode(frame);

@@ -334,17 +334,15 @@ impl<T: Transport> State<T> {
     }
 
     /// Promises receives, or more of them, to a server that had too few credits to send its response at
-    /// once. The next frame grants them.
+    /// once. The next frame grants them. Half of the receives are left for calls: without credits, a
+    /// response is read.
     fn open_window_for_next(&mut self, link: LinkKey, response: &FrameHeader) {
-        if !response.flags.contains(Flags::SPENT) {
-            return;
-        }
-        match self.links[link.index()].connection.window_len() {
-            0 if self.free_for_growth() == 0 => {}
-            0 => {
-                self.has_window_for_streams(link);
+        let is_asked = response.flags.contains(Flags::SPENT);
+        if is_asked && self.free_for_growth() > self.budget.capacity() / 2 {
+            match self.links[link.index()].connection.window_len() {
+                0 => self.open_window(link),
+                _ => self.grow_window(link),
             }
-            _ => self.grow_window(link),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Links take turns, and each piece takes a credit of its connection; half of the credits are left
 //! for calls and streams. After a piece that had to be copied, a turn sends no other, so that calls
-//! wait for one copy at most. A turn that has woken the application sends none: the application, which
+//! wait for one copy at most. The few pieces of a message that goes at once wait for no turn. A turn that has woken the application sends none: the application, which
 //! has its response, often makes the next call. The messages of a link take turns after [`RUN_LEN`]
 //! bytes: a message whose pieces follow each other arrives sooner, and less memory is in use at a time.
 
@@ -32,20 +32,8 @@ const MOST_TURNS_YIELDED: u32 = 4;
 /// The most fragments in a piece, each of which is a frame.
 const FRAGMENTS_PER_PIECE: usize = 16;
 
-/// The device of this side gives no memory windows for the rest of a message.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error(
-    "the device gives no memory windows any more, and a long message that has begun with them \
-     (transfer {:#010x}) cannot go on without: the connection is closed, and later messages are sent in \
-     fragments",
-    transfer.0
-)]
-struct NoWindows {
-    transfer: TransferId,
-}
-
-/// One in this many bytes of the memory for messages: the limit for exposed pieces. The only piece of a message whose receiver has memory is exposed
-/// in any case.
+/// One in this many bytes of the memory for messages: the limit for exposed pieces. The only piece of a
+/// message whose receiver has memory is exposed in any case.
 const EXPOSED_PART: u64 = 4;
 /// The same for pieces of messages for which the receiver may have no memory yet. They may stay
 /// exposed for long, so they leave memory for messages whose receivers have theirs.
@@ -63,6 +51,19 @@ const UNACCEPTED_PIECES: usize = EXPOSED_PIECES / 2;
 /// The same for one connection, of all that is exposed on it: four peers that accept nothing are
 /// needed to use all of [`UNACCEPTED_PIECES`].
 const UNACCEPTED_PIECES_OF_LINK: usize = UNACCEPTED_PIECES / 4;
+
+/// The device of this side gives no memory windows for the rest of a message.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "the device gives no memory windows any more, and a long message that has begun with them \
+     (transfer {:#010x}) cannot go on without: the connection is closed, and later messages are sent in \
+     fragments",
+    transfer.0
+)]
+struct NoWindows {
+    transfer: TransferId,
+}
+
 /// The result of an attempt to send a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {

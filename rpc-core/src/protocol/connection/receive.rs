@@ -59,7 +59,12 @@ impl Connection {
                 self.receive_stream_response(header)
             }
             (FrameKind::Request, Role::Server) => self.receive_request(header),
-            (FrameKind::Response, Role::Client) => self.receive_response(header),
+            (FrameKind::Response, Role::Client) => {
+                if header.kind.is_long() {
+                    self.latest = LatestFrame::of(header);
+                }
+                self.receive_response(header)
+            }
             _ => self.handle_other(header),
         }
     }

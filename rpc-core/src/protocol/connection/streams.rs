@@ -1,7 +1,7 @@
 //! The credits and counters of a [`Connection`] that streams and long messages use. Unary calls with
 //! short messages use none of them.
 
-use super::{Activity, Connection, Role};
+use super::{Activity, Connection, Flags, Role};
 
 impl Connection {
     /// Returns the number of streams that may be open at a time.
@@ -84,6 +84,13 @@ impl Connection {
     #[must_use]
     pub(super) fn peer_sends(&self) -> bool {
         (self.streams | self.receiving) > 0
+    }
+
+    /// Notes that this side has too few credits to send a long message at once, and keeps those that the
+    /// peer grants for the next one. Returns the flag that asks for them.
+    pub(crate) fn lack_credits(&mut self) -> Flags {
+        self.activity = Activity::Used;
+        Flags::SPENT
     }
 
     /// Counts a long message of which further pieces will be sent.
