@@ -51,7 +51,7 @@ const LOADS: [Compared; 7] = [
     of("200 bytes", [200, 1, 8], None),
     of("232 bytes", [232, 1, 8], accept(0.96, 0.87)),
     of("4200 bytes", [4200, 1, 8], None),
-    of("8192 bytes", [8192, 1, 8], accept(0.4, 0.58)),
+    of("8192 bytes", [8192, 1, 8], accept(0.66, 0.8)),
 ];
 
 const fn of(name: &'static str, load: [usize; 3], accepted: Option<Accepted>) -> Compared {
