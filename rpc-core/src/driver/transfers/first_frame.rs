@@ -319,7 +319,8 @@ impl<T: Transport> State<T> {
         are_few.then_some(continuations)
     }
 
-    /// Returns the same, if there are credits for them, for which nothing else waits.
+    /// Returns that number if these continuations may be sent now: there is a credit for each, and nothing
+    /// else of the connection waits for credits.
     pub(super) fn continuations_at_once(
         &self,
         key: LinkKey,

@@ -22,7 +22,7 @@ impl Initiator {
         elements: &[Sge],
     ) -> usize {
         for (taken, work) in list.iter().enumerate() {
-            if self.sends.is_full() {
+            if !self.sends.make_room() {
                 return taken;
             }
             self.sends.add(work.wr_id, work.signaled || core.sq_sig_all);
@@ -51,7 +51,7 @@ impl Initiator {
         signaled: bool,
     ) -> Result<(), PostError> {
         core.check_post(1)?;
-        if self.sends.is_full() {
+        if !self.sends.make_room() {
             return self.all_posted(0, 1);
         }
         self.sends.add(wr_id, signaled || core.sq_sig_all);

@@ -166,10 +166,10 @@ impl SendQueue {
         number as usize & (self.entries.len() - 1)
     }
 
-    /// Returns true if no request can be posted. Otherwise there is a free entry, which may be new.
+    /// Makes sure that there is an entry for the next request. Returns false if the queue is full.
     #[inline]
-    pub(crate) fn is_full(&mut self) -> bool {
-        self.posted - self.freed >= self.room as u64 && !self.grow()
+    pub(crate) fn make_room(&mut self) -> bool {
+        self.posted - self.freed < self.room as u64 || self.grow()
     }
 
     /// Doubles the number of entries. Returns false if the capacity is reached.
@@ -302,7 +302,7 @@ mod tests {
                 match step {
                     Step::Post(signaled) => {
                         let is_full = posted.len() - freed == capacity;
-                        prop_assert_eq!(queue.is_full(), is_full);
+                        prop_assert_eq!(!queue.make_room(), is_full);
                         if !is_full {
                             queue.add(WrId::from_raw(posted.len() as u64), signaled);
                             queue.started += 1;

@@ -52,7 +52,7 @@ impl SoftQueuePair {
         };
         if !self.initiator.may_send(&self.core)
             || !self.initiator.sends.is_written()
-            || self.initiator.sends.is_full()
+            || !self.initiator.sends.make_room()
             || !sender.is_known_to_have_room(in_buffer(0, bytes.len()))
             || inject!(NoRoom)
         {
@@ -104,7 +104,7 @@ impl SoftQueuePair {
         self.core.check_post(list.len())?;
         let mut taken = accepted!(Sends, list.len(), Some(self.core.number.0));
         for (index, work) in list[..taken].iter().enumerate() {
-            if self.initiator.sends.is_full() {
+            if !self.initiator.sends.make_room() {
                 taken = index;
                 break;
             }

@@ -177,7 +177,7 @@ impl UnreliableSends<'_> {
             let object = "the address handle";
             return Err(PostErrorReason::ForeignObject { object });
         }
-        if self.initiator.sends.is_full() {
+        if !self.initiator.sends.make_room() {
             let capacity = self.initiator.sends.capacity();
             return Err(PostErrorReason::QueueFull { capacity });
         }
