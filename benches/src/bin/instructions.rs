@@ -7,6 +7,7 @@
 //!   In each call, either side takes one turn that finds something and one that finds nothing.
 //! - `--over bytes`: calls with a `bytes` field of `--size` bytes (1024 by default, which is too long
 //!   to be sent inline).
+//! - `--over burst`: the same calls as `call`, 32 in flight at once.
 //! - `--over connections`: the same calls over `--connections` connections in turn, as many as are polled
 //!   by turns. Covers the search for the one that has a message.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
@@ -30,6 +31,7 @@
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, Intents, LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
 use rpc_core_testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_transport_verbs::{Device, VerbsTransport};
+use verbline_load::run_all;
 
 /// Makes exchanges on one thread, for callgrind to count
 #[derive(Parser)]
@@ -89,6 +92,8 @@ enum ExchangeLayer {
     Tcp,
     /// Calls with a `bytes` field, over the software device
     Bytes,
+    /// Calls, 32 in flight, over the software device
+    Burst,
     /// Calls over many connections in turn, over the software device
     Connections,
     /// Frames of the same length, over the software device
@@ -106,6 +111,9 @@ enum ExchangeLayer {
     /// Empty turns of a server with one connection
     IdleServer,
 }
+
+/// Calls in flight of `--over burst`.
+const IN_FLIGHT: usize = 32;
 
 const DEVICE: &str = "soft";
 
@@ -157,6 +165,11 @@ impl Cli {
                 let blob = Load::new(Shape::Bytes, self.size)?;
                 let server = calls.server.node.poller();
                 exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
+            }
+            ExchangeLayer::Burst => {
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let server = calls.server.node.poller();
+                exchange_burst(&calls.client, &calls.stub, server, message, self.calls)
             }
             ExchangeLayer::Connections => {
                 let calls = Calls::open(self.device(), message, self.latency_sampling)?;
@@ -285,6 +298,30 @@ fn exchange_in_turn(
     block_on_between_turns(client, exchanges, || {
         server.turn();
     })?
+}
+
+#[inline(never)]
+fn exchange_burst(
+    client: &LocalPoller,
+    stub: &BenchClient<LocalChannel>,
+    server: &LocalPoller,
+    message: Fixed,
+    calls: usize,
+) -> Outcome<()> {
+    let left = Cell::new(calls);
+    let callers = (0..IN_FLIGHT).map(|_| async {
+        while let Some(fewer) = left.get().checked_sub(1) {
+            left.set(fewer);
+            let answer = stub.echo_fixed(message).await?.into_inner();
+            assert_eq!(answer, message, "the server must echo the request");
+        }
+        Ok::<_, CallError>(())
+    });
+    let callers = run_all(callers);
+    block_on_between_turns(client, callers, || {
+        server.turn();
+    })??;
+    Ok(())
 }
 
 #[inline(never)]
