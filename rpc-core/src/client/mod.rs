@@ -32,6 +32,7 @@ use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::method::remote::RemoteMethods;
 use crate::protocol::frame::{CallId, HEADER_LEN};
+use crate::protocol::inline_frame::InlineFrame;
 use crate::status::Code;
 use crate::stream::streaming::Streaming;
 
@@ -243,15 +244,23 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             message_len: lengths.message,
         };
         let is_permitted = !self.method.limits_request(head.message_len);
-        let begun = if head.frame_len() <= self.channel.longest_inline && is_permitted {
-            self.send_inline(&head, lengths, waiter, cx)
-        } else {
-            self.send_long(&head, lengths, waiter, cx)
-        };
-        match begun {
+        if head.frame_len() <= self.channel.longest_inline && is_permitted {
+            return self.send_inline(method, &head, lengths, waiter, cx);
+        }
+        let begun = self.send_long(&head, lengths, waiter, cx);
+        self.begun(method, begun)
+    }
+
+    /// Notes the outcome of an attempt to send the call.
+    #[inline]
+    fn begun(
+        &mut self,
+        method: &'a CalledMethod,
+        outcome: BeginOutcome<WaiterKey>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        match outcome {
             BeginOutcome::Sent(call) => {
-                self.state = CallState::InFlight(method, call);
-                method.counters.start();
+                self.sent(method, call);
                 Poll::Pending
             }
             BeginOutcome::Waiting(waiter) => {
@@ -260,6 +269,12 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             }
             BeginOutcome::Failed(error) => self.fail(method, error),
         }
+    }
+
+    #[inline(always)]
+    fn sent(&mut self, method: &'a CalledMethod, call: CallId) {
+        self.state = CallState::InFlight(method, call);
+        method.counters.start();
     }
 
     /// Sends a call that has waited, if it is its turn.
@@ -276,21 +291,47 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
 
     #[inline(always)]
     fn send_inline(
-        &self,
+        &mut self,
+        method: &'a CalledMethod,
         head: &RequestHead,
         lengths: RequestLengths,
         waiter: Option<WaiterKey>,
         cx: &mut Context<'_>,
-    ) -> BeginOutcome<WaiterKey> {
+    ) -> Poll<Result<Response<Res>, CallError>> {
         let channel = self.channel;
         let mut memory = channel.inline_frame.take();
         let frame = &mut memory.bytes_mut()[..head.frame_len()];
         let body = &mut frame[HEADER_LEN..];
         write_request::<Q, Req>(&self.request, lengths, self.method, body);
+        if waiter.is_none()
+            && let Some(call) = channel
+                .poller
+                .send_inline(channel.link, head, frame, cx.waker())
+        {
+            channel.inline_frame.put_back(memory);
+            self.sent(method, call);
+            return Poll::Pending;
+        }
+        self.begin_inline(method, head, memory, waiter, cx)
+    }
+
+    /// Sends a call that is encoded in `memory`, or queues it.
+    #[cold]
+    #[inline(never)]
+    fn begin_inline(
+        &mut self,
+        method: &'a CalledMethod,
+        head: &RequestHead,
+        mut memory: InlineFrame,
+        waiter: Option<WaiterKey>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        let channel = self.channel;
+        let frame = &mut memory.bytes_mut()[..head.frame_len()];
         let poller = &*channel.poller;
         let begun = poller.begin_inline(channel.link, head, frame, cx.waker(), waiter);
         channel.inline_frame.put_back(memory);
-        begun
+        self.begun(method, begun)
     }
 
     #[inline(never)]

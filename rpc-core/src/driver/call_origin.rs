@@ -49,8 +49,8 @@ pub(crate) struct CallingFuture<'a> {
 }
 
 impl<'a> CallingFuture<'a> {
-    /// A future whose call has been sent.
-    pub(super) fn in_flight(waker: &'a Waker) -> Self {
+    /// A future whose call does not wait to be sent.
+    pub(super) fn new(waker: &'a Waker) -> Self {
         let waiter = None;
         Self { waker, waiter }
     }

@@ -162,8 +162,6 @@ pub(crate) enum ResponseOutcome<B> {
 pub(crate) enum TakeOutcome<B> {
     Pending,
     Responded(Response<B>),
-    /// There is a response, but its body is longer than the caller can take now.
-    Long,
     Failed(CallError),
 }
 
@@ -330,23 +328,44 @@ impl<B> CallTable<B> {
         entry.is_some_and(|entry| entry.id == id && entry.phase == Phase::InFlight)
     }
 
-    /// Takes the error of a call, or its response if the body has at most `longest` bytes.
-    // Always inlined: `longest` is a constant for one of its callers.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, id: CallId, longest: usize) -> TakeOutcome<B>
+    /// Returns the head of a call's response and its metadata and message, if they are in a frame and
+    /// have at most `longest` bytes. The response stays until [`end`](Self::end).
+    #[inline]
+    pub(crate) fn short_response(&self, id: CallId, longest: usize) -> Option<(ResponseHead, &[u8])>
     where
         B: AsRef<[u8]>,
     {
+        let response = self.response(id)?;
+        let body = response.short_body(longest)?;
+        Some((response.head, body))
+    }
+
+    /// Returns true if the response of a call has arrived.
+    pub(crate) fn has_responded(&self, id: CallId) -> bool {
+        self.response(id).is_some()
+    }
+
+    #[inline]
+    fn response(&self, id: CallId) -> Option<&Response<B>> {
+        let entry = self.entries.get(id.index())?;
+        let response = entry.response.as_ref();
+        response.filter(|_| entry.id == id)
+    }
+
+    /// Ends a call whose response has arrived. Returns the frame of the response.
+    #[inline]
+    pub(crate) fn end(&mut self, id: CallId) -> Option<ResponseFrame<B>> {
+        let response = self.entry(id)?.response.take()?;
+        self.release(id);
+        Some(response.frame)
+    }
+
+    /// Takes the error of a call, or its response.
+    pub(crate) fn take(&mut self, id: CallId) -> TakeOutcome<B> {
         let Some(entry) = self.entry(id) else {
             debug_assert!(false, "polled a call that is not in the call table");
             return TakeOutcome::Pending;
         };
-        if let Some(response) = &entry.response
-            && longest != usize::MAX
-            && response.short_body(longest).is_none()
-        {
-            return TakeOutcome::Long;
-        }
         if let Some(response) = entry.response.take() {
             self.release(id);
             return TakeOutcome::Responded(response);

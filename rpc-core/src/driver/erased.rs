@@ -31,6 +31,16 @@ impl<T: Transport> Poller for Driver<T> {
         })
     }
 
+    fn send_inline(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        frame: &mut [u8],
+        waker: &Waker,
+    ) -> Option<CallId> {
+        self.send_inline_from(link, request, frame, CallingFuture::new(waker))
+    }
+
     fn begin_inline(
         &self,
         link: LinkKey,
@@ -78,7 +88,7 @@ impl<T: Transport> Poller for Driver<T> {
         waker: &Waker,
         body: &mut [u8],
     ) -> PollOutcome {
-        self.take_response_from(link, call, deadline, CallingFuture::in_flight(waker), body)
+        self.take_response_from(link, call, deadline, CallingFuture::new(waker), body)
     }
 
     fn read_response(
@@ -89,13 +99,7 @@ impl<T: Transport> Poller for Driver<T> {
         waker: &Waker,
         receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome {
-        self.read_response_from(
-            link,
-            call,
-            deadline,
-            CallingFuture::in_flight(waker),
-            receive,
-        )
+        self.read_response_from(link, call, deadline, CallingFuture::new(waker), receive)
     }
 
     fn set_local_turns(&self, turns: LocalTurns) {

@@ -109,6 +109,16 @@ pub(crate) struct ConnectedLink {
 /// A driver with the type of its transport erased.
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError>;
+    /// Sends the call of a future that is polled with `waker`, unless something is in its way:
+    /// [`begin_inline`](Self::begin_inline) tries again, and says what. `frame` is complete but for
+    /// its header.
+    fn send_inline(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        frame: &mut [u8],
+        waker: &Waker,
+    ) -> Option<CallId>;
     /// Sends the call of a future that is polled with `waker`, or queues it. `frame` is complete but
     /// for its header. `waiter` is the call's queue entry if it has waited.
     fn begin_inline(

@@ -12,7 +12,7 @@ use std::mem;
 use std::time::Instant;
 
 use super::call_origin::{CallOrigin, CallingFuture};
-use super::call_table::{Response, ResponseBody, TakeOutcome, WakeTarget};
+use super::call_table::{Response, ResponseBody, ResponseFrame, TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
 use super::link::LinkKey;
 use super::request_permit::{LongRequest, Obstacle};
@@ -24,6 +24,26 @@ use crate::stats::{Counter, StallCounters};
 use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
+    /// Sends the request in `frame`, which is complete but for its header, unless something is in its
+    /// way. Then it has changed nothing.
+    #[inline]
+    pub(crate) fn send_inline_from(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        frame: &mut [u8],
+        origin: impl CallOrigin,
+    ) -> Option<CallId> {
+        let now = request.deadline.map(|_| self.clock.now());
+        // Declared before the borrow, so that a waker that is not used is dropped after it.
+        let mut wake = origin.wake_target(&self.block_on_waker);
+        let mut state = self.state.borrow_mut();
+        state
+            .admit(link, request, now, |link| origin.is_turn(&link.waiters))
+            .and_then(|permit| permit.send_inline(request, now, frame, &mut wake))
+            .ok()
+    }
+
     /// Sends the request in `frame`, which is complete but for its header, or keeps the call waiting
     /// as its origin specifies.
     #[inline]
@@ -35,7 +55,6 @@ impl<T: Transport> Driver<T> {
         origin: A,
     ) -> BeginOutcome<A::Waiting> {
         let now = request.deadline.map(|_| self.clock.now());
-        // Declared before the borrow, so that a waker that is not used is dropped after it.
         let mut wake = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
         let sent = state
@@ -134,21 +153,19 @@ impl<T: Transport> Driver<T> {
         let Some(entry) = state.links.get_mut(link.index()) else {
             return link_gone();
         };
-        match entry.calls.take(call, body.len()) {
-            TakeOutcome::Responded(response) => {
-                let from = response.short_body(body.len()).unwrap_or_default();
-                let (head, len) = (response.head, from.len());
-                body[..len].copy_from_slice(from);
-                state.discard_response(response);
-                PollOutcome::Received { head, len }
+        if let Some((head, from)) = entry.calls.short_response(call, body.len()) {
+            let len = from.len();
+            body[..len].copy_from_slice(from);
+            if let Some(ResponseFrame::Slot(buf)) = entry.calls.end(call) {
+                state.release_response(buf);
             }
-            TakeOutcome::Long => PollOutcome::Long,
-            TakeOutcome::Failed(error) => PollOutcome::Failed(error),
-            TakeOutcome::Pending => {
-                drop(borrowed);
-                self.keep_waiting(link, call, deadline, origin)
-            }
+            return PollOutcome::Received { head, len };
         }
+        if entry.calls.has_responded(call) {
+            return PollOutcome::Long;
+        }
+        drop(borrowed);
+        self.read_response_from(link, call, deadline, origin, |_, _| ())
     }
 
     /// Takes the response of a call, if it has arrived, and passes its body to `receive`.
@@ -165,7 +182,7 @@ impl<T: Transport> Driver<T> {
         let Some(entry) = state.links.get_mut(link.index()) else {
             return link_gone();
         };
-        let taken = entry.calls.take(call, usize::MAX);
+        let taken = entry.calls.take(call);
         drop(state);
         match taken {
             TakeOutcome::Responded(response) => {
@@ -176,9 +193,7 @@ impl<T: Transport> Driver<T> {
                 taken.read(receive)
             }
             TakeOutcome::Failed(error) => PollOutcome::Failed(error),
-            TakeOutcome::Pending | TakeOutcome::Long => {
-                self.keep_waiting(link, call, deadline, origin)
-            }
+            TakeOutcome::Pending => self.keep_waiting(link, call, deadline, origin),
         }
     }
 

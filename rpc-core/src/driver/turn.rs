@@ -339,7 +339,7 @@ impl<T: Transport> State<T> {
         if let TakeOutcome::Responded(Response {
             frame: ResponseFrame::Slot(buf),
             ..
-        }) = calls.take(call, usize::MAX)
+        }) = calls.take(call)
         {
             self.close_for_violation(key, buf, ProtocolError::UnknownCall { call });
         }

@@ -174,10 +174,11 @@ fn responses_without_a_send_slot_and_calls_without_one_are_counted_once_each() {
         assert_eq!(pair.run(call(&channel, &ECHO, [n])).unwrap(), [n]);
     }
     let [client, server] = total_stats(&pair);
-    // About every second one: far from none, and at most one per call.
-    for count in [client.stalls.no_send_slot, server.stalls.responses] {
-        assert!((50..150).contains(&count), "{client}\n{server}");
-    }
+    // Of the calls about every fourth one, since a call tries twice before it waits, and of the
+    // responses every second one: far from none, and at most one per call.
+    let (calls, responses) = (client.stalls.no_send_slot, server.stalls.responses);
+    assert!((20..100).contains(&calls), "{client}");
+    assert!((50..150).contains(&responses), "{server}");
     assert_eq!(server.stalls.responses_waiting, 0);
     pair.assert_nothing_left();
 }

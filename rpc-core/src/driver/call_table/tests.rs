@@ -37,9 +37,9 @@ fn an_answer_finds_its_call_once() {
         table.complete(b, HEAD, frame(8)),
         ResponseOutcome::UnknownCall(slot) if slot == frame(8)
     ));
-    assert!(matches!(table.take(a, usize::MAX), TakeOutcome::Pending));
+    assert!(matches!(table.take(a), TakeOutcome::Pending));
     assert!(matches!(
-        table.take(b, usize::MAX),
+        table.take(b),
         TakeOutcome::Responded(response) if is_slot(&response, 7)
     ));
     assert!(matches!(
@@ -54,14 +54,14 @@ fn a_late_answer_is_not_taken_for_that_of_the_next_call() {
     let mut table = CallTable::default();
     let old = begin(&mut table);
     table.complete(old, HEAD, frame(1));
-    table.take(old, usize::MAX);
+    table.take(old);
     let new = begin(&mut table);
     assert_eq!(new.index(), old.index());
     assert!(matches!(
         table.complete(old, HEAD, frame(2)),
         ResponseOutcome::UnknownCall(slot) if slot == frame(2)
     ));
-    assert!(matches!(table.take(new, usize::MAX), TakeOutcome::Pending));
+    assert!(matches!(table.take(new), TakeOutcome::Pending));
 }
 
 /// The ids of an entry come round after 4,096 calls.
@@ -73,7 +73,7 @@ fn a_table_whose_calls_have_completed_knows_it_after_any_number() {
     let mut id = first;
     for calls in 1..=4096 {
         table.complete(id, HEAD, frame(1));
-        table.take(id, usize::MAX);
+        table.take(id);
         assert!(table.has_completed(), "{calls}");
         id = begin(&mut table);
     }
@@ -109,7 +109,7 @@ fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
     assert_eq!(slots, [frame(2)]);
     table.copy_responses_out(|_| panic!("twice"));
     assert!(
-        matches!(table.take(id, usize::MAX), TakeOutcome::Responded(response) if matches!(&response.frame, ResponseFrame::Copied(copy) if *copy == frame(2)))
+        matches!(table.take(id), TakeOutcome::Responded(response) if matches!(&response.frame, ResponseFrame::Copied(copy) if *copy == frame(2)))
     );
 }
 
@@ -126,12 +126,9 @@ fn when_the_connection_ends_every_call_does() {
     );
     assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
     assert_eq!(woken, 1);
+    assert!(matches!(table.take(waiting), TakeOutcome::Failed(_)));
     assert!(matches!(
-        table.take(waiting, usize::MAX),
-        TakeOutcome::Failed(_)
-    ));
-    assert!(matches!(
-        table.take(answered, usize::MAX),
+        table.take(answered),
         TakeOutcome::Responded(response) if is_slot(&response, 1)
     ));
     assert_eq!(table.len(), 0);
@@ -146,7 +143,7 @@ fn there_are_as_many_calls_as_ids_can_tell_apart() {
     }
     assert_eq!(table.begin(&mut WakeTarget::None), None);
     table.complete(last, HEAD, frame(1));
-    table.take(last, usize::MAX);
+    table.take(last);
     assert_eq!(
         table.begin(&mut WakeTarget::None),
         Some(CallId::new(CallId::MAX_INDEX, 1)),
