@@ -23,7 +23,8 @@ impl<T: Transport> Driver<T> {
     ) {
         let state = self.state.borrow();
         let link = state.links.get(call.link.index());
-        let is_long = link.is_some_and(|link| len.message <= link.longest_message.bytes());
+        let message_len = len.message as usize;
+        let is_long = link.is_some_and(|link| message_len <= link.longest_message.bytes());
         if !is_long {
             let status = state.too_long(call.link, len, limit);
             drop(state);

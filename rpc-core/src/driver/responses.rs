@@ -143,15 +143,16 @@ impl<T: Transport> Driver<T> {
         let spec = self.methods.borrow().spec(call.served.method);
         let of_method = spec.and_then(|spec| spec.max_response_len);
         let reserved = match of_method.map(|limit| limit as usize) {
-            Some(limit) if len.message > limit => {
+            Some(limit) if len.message as usize > limit => {
                 handler.discard(handler_key);
                 let limit = MessageLimit::new(limit, LengthLimit::Method);
-                let status = Status::message_too_long(len.message, limit, Direction::Response);
+                let status =
+                    Status::message_too_long(len.message as usize, limit, Direction::Response);
                 return self.respond_status(call, status);
             }
             _ => {
                 let mut state = self.state.borrow_mut();
-                state.reserve_response(call.link, frame_len, len.message)
+                state.reserve_response(call.link, frame_len, len.message as usize)
             }
         };
         match reserved {
@@ -254,9 +255,10 @@ impl<T: Transport> State<T> {
             return self.counters.dropped(call.served.method);
         }
         let longest = link.longest_message.bytes();
-        let sent = match len.message > longest {
+        let message_len = len.message as usize;
+        let sent = match message_len > longest {
             true => Err(ReserveError::TooLong {
-                len: len.message,
+                len: message_len,
                 limit: longest,
             }),
             false => self.transport.send_inline(link.id, frame, |frame| {
@@ -267,8 +269,7 @@ impl<T: Transport> State<T> {
                 };
                 let kind = FrameKind::Response;
                 let mut header = connection.next_header_with(kind, flags, call.call, code);
-                // Longer metadata was rejected when its length was computed.
-                header.metadata_len = len.metadata as u16;
+                header.metadata_len = len.metadata;
                 header.encode(frame);
                 // Before the client can have the response, so that its time is never shorter than the
                 // server's.
@@ -339,8 +340,7 @@ impl<T: Transport> State<T> {
         let connection = &mut link.connection;
         let flags = rare_flags(call, len);
         let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
-        // Longer metadata was rejected when its length was computed.
-        header.metadata_len = len.metadata as u16;
+        header.metadata_len = len.metadata;
         header.time_us = started.time_us();
         header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it.
@@ -403,9 +403,10 @@ impl<T: Transport> State<T> {
             Code::Ok => Code::Unknown,
             code => code,
         };
+        // Both fit the frame that was reserved.
         let len = ResponseLengths {
-            metadata: metadata_len,
-            message: body_len,
+            message: body_len as u32,
+            metadata: metadata_len as u16,
             has_initial: false,
         };
         self.send_response(call, code.number(), started, len, buf);
@@ -418,10 +419,11 @@ impl<T: Transport> State<T> {
     pub(super) fn too_long(&self, link: LinkKey, len: ResponseLengths, frame_len: usize) -> Status {
         let of_link = self.links.get(link.index());
         let of_link = of_link.map_or(MessageLimit::NONE, |link| link.longest_message);
-        if len.message > of_link.bytes() {
-            return Status::message_too_long(len.message, of_link, Direction::Response);
+        let message_len = len.message as usize;
+        if message_len > of_link.bytes() {
+            return Status::message_too_long(message_len, of_link, Direction::Response);
         }
-        metadata_too_long(len.metadata, room_for_metadata(frame_len))
+        metadata_too_long(len.metadata.into(), room_for_metadata(frame_len))
     }
 
     pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {

@@ -138,26 +138,34 @@ where
         let Some(future) = cell.as_mut().as_pin_mut() else {
             return Err(missing());
         };
-        let Poll::Ready(outcome) = future.poll(cx) else {
-            return Ok(None);
-        };
-        cell.set(None);
-        // The response is moved only if it does not fit.
-        if let Ok(response) = &outcome {
+        let polled = future.poll(cx);
+        if polled.is_ready() {
+            cell.set(None);
+        }
+        // The response is encoded where the poll has left it, and moved only if it does not fit.
+        if let Poll::Ready(Ok(response)) = &polled {
             let len = self.lengths(response)?;
             if let Some(out) = out.get_mut(..len.total()) {
                 encode::<S, Res>(response, len, out)?;
                 return Ok(Some(Served::Encoded(len)));
             }
         }
-        self.keep_response(outcome?)
+        match polled {
+            Poll::Ready(outcome) => {
+                let (key, len) = self.keep_response(outcome?)?;
+                Ok(Some(Served::Long(key, len)))
+            }
+            Poll::Pending => Ok(None),
+        }
     }
 
     #[cold]
-    fn keep_response(&self, response: Response<Res>) -> Result<Option<Served>, Status> {
+    fn keep_response(
+        &self,
+        response: Response<Res>,
+    ) -> Result<(HandlerKey, ResponseLengths), Status> {
         let len = self.lengths(&response)?;
-        let key = self.keep(Kept::Response(response));
-        Ok(Some(Served::Long(key, len)))
+        Ok((self.keep(Kept::Response(response)), len))
     }
 
     #[inline]

@@ -34,8 +34,8 @@ impl<H> Limited<H> {
     fn check(&self, served: Served) -> Served {
         let limit = self.longest_response;
         match served {
-            Served::Encoded(len) if len.message > limit => {
-                Served::Failed(too_long(len.message, limit, Direction::Response))
+            Served::Encoded(len) if len.message as usize > limit => {
+                Served::Failed(too_long(len.message as usize, limit, Direction::Response))
             }
             served => served,
         }

@@ -1,7 +1,7 @@
 //! [`ResponseLengths`]: the form of a response's metadata, and the lengths of the parts.
 
 use crate::codec::{Allocate, Chunks, Codec, LengthChanged};
-use crate::limits::{Direction, LengthLimit};
+use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::message::Response;
 use crate::metadata::section;
 use crate::status::Status;
@@ -9,9 +9,9 @@ use crate::status::Status;
 /// Lengths in bytes of the parts of a response that follow the frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseLengths {
+    pub(crate) message: u32,
     /// All of the metadata section.
-    pub(crate) metadata: usize,
-    pub(crate) message: usize,
+    pub(crate) metadata: u16,
     /// The metadata section is the length of the initial metadata (two bytes, little-endian), the
     /// initial and the trailing metadata. Otherwise it is the metadata of one kind: the initial
     /// metadata, or the trailing metadata of a stream of responses.
@@ -34,13 +34,16 @@ impl ResponseLengths {
         is_stream: bool,
     ) -> Result<Self, Status> {
         let (metadata, has_initial) = metadata_of(response, is_stream);
-        if metadata > usize::from(u16::MAX) {
+        let Ok(metadata) = u16::try_from(metadata) else {
             return Err(metadata_too_long(metadata, u16::MAX.into()));
-        }
+        };
         let message = S::encoded_len(response.get_ref());
+        let Ok(message) = u32::try_from(message) else {
+            return Err(message_too_long(message));
+        };
         Ok(Self {
-            metadata,
             message,
+            metadata,
             has_initial,
         })
     }
@@ -50,15 +53,15 @@ impl ResponseLengths {
     pub(super) fn within<Res>(response: &Response<Res>, is_stream: bool, total: usize) -> Self {
         let (metadata, has_initial) = metadata_of(response, is_stream);
         Self {
-            metadata,
-            message: total.saturating_sub(metadata),
+            message: total.saturating_sub(metadata) as u32,
+            metadata: metadata as u16,
             has_initial,
         }
     }
 
     #[inline]
     pub(crate) fn total(self) -> usize {
-        self.metadata + self.message
+        usize::from(self.metadata) + self.message as usize
     }
 }
 
@@ -97,7 +100,7 @@ pub(super) fn encode<S: Codec<Res>, Res>(
     len: ResponseLengths,
     out: &mut [u8],
 ) -> Result<(), Status> {
-    let (metadata, message) = out.split_at_mut(len.metadata);
+    let (metadata, message) = out.split_at_mut(len.metadata.into());
     if !metadata.is_empty() {
         encode_metadata(response, len.has_initial, metadata);
     }
@@ -111,9 +114,9 @@ pub(super) fn encode_chunks<S: Codec<Res>, Res>(
     len: ResponseLengths,
     allocate: Allocate<'_>,
 ) -> Result<EncodedResponse, Status> {
-    let mut metadata = vec![0; len.metadata];
+    let mut metadata = vec![0; len.metadata.into()];
     encode_metadata(&response, len.has_initial, &mut metadata);
-    let message = S::encode_chunks(response.get_ref(), len.message, allocate)
+    let message = S::encode_chunks(response.get_ref(), len.message as usize, allocate)
         .map_err(|LengthChanged| length_changed())?;
     drop(response);
     Ok(EncodedResponse { metadata, message })
@@ -136,6 +139,12 @@ fn length_changed() -> Status {
     Status::internal(
         "the encoded length of the response changed between two calls of `encoded_len`",
     )
+}
+
+/// Builds the status of a response whose message is too long for any connection.
+#[cold]
+fn message_too_long(len: usize) -> Status {
+    Status::message_too_long(len, MessageLimit::NONE, Direction::Response)
 }
 
 /// Builds the status of a response whose metadata is too long.

@@ -165,7 +165,7 @@ fn encoded(served: Served) -> ResponseLengths {
 fn decode(len: ResponseLengths, out: &[u8], section: Section) -> (Metadata, Metadata, Vec<u8>) {
     let head = ResponseHead {
         code: Code::Ok.number(),
-        metadata_len: len.metadata.try_into().unwrap(),
+        metadata_len: len.metadata,
         has_initial: len.has_initial,
         pushback_us: 0,
     };
