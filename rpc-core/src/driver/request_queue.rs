@@ -68,12 +68,12 @@ pub(super) struct QueuedRequest<B> {
 }
 
 /// What becomes of a request that is taken out of its queue.
-#[derive(Debug)]
-pub(super) enum Taken<B> {
-    Begin(QueuedRequest<B>),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Begin,
     /// Its deadline has passed.
-    Expire(QueuedRequest<B>),
-    Refuse(QueuedRequest<B>),
+    Expire,
+    Refuse,
 }
 
 /// The time at which a poller looks at a queue, and what it knows then.
@@ -227,41 +227,49 @@ impl<B> RequestQueue<B> {
 
     /// Takes the next request, and decides what becomes of it. `is_overload` is true if all
     /// connections together are in an overload.
+    // Inlined, so that the request is read where it lies in the queue.
+    #[inline(always)]
     pub(super) fn take(
         &mut self,
         look: Look<'_>,
         is_overload: bool,
         service: &mut ServiceTime,
-    ) -> Option<Taken<B>> {
+    ) -> Option<(QueuedRequest<B>, Fate)> {
         let is_overload = is_overload || self.lateness.is_overload;
         let has_others = self.requests.len() > 1;
         let sheds = is_overload && has_others && self.requests.front()?.is_late(look);
-        let taken = if is_overload && !sheds {
-            self.requests.pop_back()?
-        } else {
-            self.requests.pop_front()?
+        let is_newest = is_overload && !sheds;
+        let next = match is_newest {
+            true => self.requests.back()?,
+            false => self.requests.front()?,
+        };
+        let fate = match next.left(look) {
+            Some(Duration::ZERO) => Fate::Expire,
+            _ if sheds => Fate::Refuse,
+            Some(left) if service.is_too_little(left, look.now) => Fate::Refuse,
+            _ => Fate::Begin,
+        };
+        let taken = match is_newest {
+            true => self.requests.pop_back()?,
+            false => self.requests.pop_front()?,
         };
         if !has_others {
             self.lateness = Lateness::default();
         }
-        Some(match taken.left(look) {
-            Some(Duration::ZERO) => Taken::Expire(taken),
-            _ if sheds => Taken::Refuse(taken),
-            Some(left) if service.is_too_little(left, look.now) => Taken::Refuse(taken),
-            _ => Taken::Begin(taken),
-        })
+        Some((taken, fate))
     }
 
     /// Takes the oldest request if it is late.
-    pub(super) fn take_late(&mut self, look: Look<'_>) -> Option<Taken<B>> {
+    pub(super) fn take_late(&mut self, look: Look<'_>) -> Option<(QueuedRequest<B>, Fate)> {
         if !self.requests.front()?.is_late(look) {
             return None;
         }
         let late = self.requests.pop_front()?;
-        Some(match late.left(look) {
-            Some(Duration::ZERO) => Taken::Expire(late),
-            _ => Taken::Refuse(late),
-        })
+        let fate = match late.left(look) {
+            Some(Duration::ZERO) => Fate::Expire,
+            _ => Fate::Refuse,
+        };
+        Some((late, fate))
     }
 
     /// Takes the request of a call that its client has cancelled.

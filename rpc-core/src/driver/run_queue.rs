@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use super::State;
 use super::link::{Link, LinkKey};
-use super::request_queue::{Lateness, Look, QueuedRequest, ServiceTime, Taken};
+use super::request_queue::{Fate, Lateness, Look, QueuedRequest, ServiceTime};
 use crate::clock::Clock;
 use crate::transport::Transport;
 
@@ -152,11 +152,12 @@ impl<T: Transport> State<T> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn take_request(
         &mut self,
         link: LinkKey,
         now: Instant,
-    ) -> Option<Taken<T::RecvBuf>> {
+    ) -> Option<(QueuedRequest<T::RecvBuf>, Fate)> {
         let look = self.run_queue.look(now, &self.clock);
         let is_overload = self.run_queue.lateness.is_overload();
         // A handler may have closed the connection.
@@ -167,19 +168,22 @@ impl<T: Transport> State<T> {
     }
 
     /// Takes a late request of the connection that has waited longest, in an overload.
-    pub(super) fn take_late(&mut self, now: Instant) -> Option<(LinkKey, Taken<T::RecvBuf>)> {
+    pub(super) fn take_late(
+        &mut self,
+        now: Instant,
+    ) -> Option<(LinkKey, QueuedRequest<T::RecvBuf>, Fate)> {
         if !self.run_queue.lateness.is_overload() || self.run_queue.round.len() < 2 {
             return None;
         }
         let look = self.run_queue.look(now, &self.clock);
         let link = *self.run_queue.round.front()?;
         let requests = &mut self.links[link.index()].requests;
-        let taken = requests.take_late(look)?;
+        let (request, fate) = requests.take_late(look)?;
         if requests.is_idle() {
             self.run_queue.round.pop_front();
         }
         self.run_queue.took_one();
-        Some((link, taken))
+        Some((link, request, fate))
     }
 
     /// Charges a connection for time of the poller. Returns true if it has time left.

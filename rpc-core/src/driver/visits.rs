@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Driver;
 use super::link::{Link, LinkKey};
-use super::request_queue::{QueuedRequest, Taken};
+use super::request_queue::{Fate, QueuedRequest};
 use super::responses::Started;
 use super::run_queue::{TURN_TIME, Visit};
 use super::turn::Arrival;
@@ -101,13 +101,17 @@ impl<T: Transport> Driver<T> {
             Arrival::Handled => {}
             Arrival::Request(link, header, buf) => {
                 let served = self.counters.received(header.selector, || self.clock.now());
-                let request = QueuedRequest {
-                    header,
-                    served,
-                    buf,
-                    since: self.looked_at.get(),
-                };
-                self.state.borrow_mut().queue_request(link, request);
+                let since = self.looked_at.get();
+                let mut state = self.state.borrow_mut();
+                state.queue_request(
+                    link,
+                    QueuedRequest {
+                        header,
+                        served,
+                        buf,
+                        since,
+                    },
+                );
             }
             Arrival::Reader(link, task) => self.state.borrow_mut().queue_woken(link, task.0),
         }
@@ -153,29 +157,24 @@ impl<T: Transport> Driver<T> {
         };
         while visit.refused < REFUSALS_PER_VISIT && visit.begun < CALLS_PER_TURN {
             let mut state = self.state.borrow_mut();
-            let woken = state.take_woken(link);
-            let taken = match woken {
-                None => state.take_request(link, visit.now),
-                Some(_) => None,
-            };
-            drop(state);
-            match (woken, taken) {
-                (Some(task), _) => {
-                    self.resume(task);
-                    visit.begun += 1;
-                    visit.unmeasured += 1;
-                    visit.has_resumed = true;
-                }
-                (None, None) => break,
-                (None, Some(Taken::Begin(request))) => {
+            if let Some(task) = state.take_woken(link) {
+                drop(state);
+                self.resume(task);
+                visit.begun += 1;
+                visit.unmeasured += 1;
+                visit.has_resumed = true;
+            } else if let Some((request, fate)) = state.take_request(link, visit.now) {
+                drop(state);
+                if fate == Fate::Begin {
                     self.serve(link, &request.header, request.served, request.buf);
                     visit.begun += 1;
                     visit.unmeasured += 1;
-                }
-                (None, Some(refused)) => {
+                } else {
                     visit.refused += 1;
-                    self.refuse_queued(link, refused);
+                    self.refuse_queued(link, request, fate);
                 }
+            } else {
+                break;
             }
             let readings = self.state.borrow().run_queue.calls_per_reading(visit.now);
             if visit.unmeasured >= readings && !self.charge(&mut visit) {
@@ -204,32 +203,29 @@ impl<T: Transport> Driver<T> {
     fn refuse_late(&self, now: Instant) {
         for _ in 0..REFUSALS_PER_VISIT {
             let late = self.state.borrow_mut().take_late(now);
-            let Some((link, request)) = late else {
+            let Some((link, request, fate)) = late else {
                 return;
             };
-            self.refuse_queued(link, request);
+            self.refuse_queued(link, request, fate);
         }
     }
 
     /// Answers a request that is not worth beginning, or that has expired.
     #[cold]
-    fn refuse_queued(&self, link: LinkKey, taken: Taken<T::RecvBuf>) {
-        let (Taken::Begin(request) | Taken::Refuse(request)) = taken else {
-            let Taken::Expire(request) = taken else {
-                return;
-            };
-            return self.serve(link, &request.header, request.served, request.buf);
-        };
-        self.counters.handlers.refused.add(1);
-        let pushback = self.state.borrow().pushback(link);
-        // Short, and always the same: an overloaded server has no time to spare.
-        let status = Status::resource_exhausted("the server is overloaded; the call did not run");
+    fn refuse_queued(&self, link: LinkKey, request: QueuedRequest<T::RecvBuf>, fate: Fate) {
         let QueuedRequest {
             header,
             served,
             buf,
             ..
         } = request;
+        if fate == Fate::Expire {
+            return self.serve(link, &header, served, buf);
+        }
+        self.counters.handlers.refused.add(1);
+        let pushback = self.state.borrow().pushback(link);
+        // Short, and always the same: an overloaded server has no time to spare.
+        let status = Status::resource_exhausted("the server is overloaded; the call did not run");
         let started = Started::Not { pushback };
         self.refuse(link, &header, served, buf, status, started);
     }
