@@ -9,6 +9,7 @@ use super::element::{Element, Elements};
 use super::slot::Slot;
 use super::types::claim_error::ClaimError;
 use super::types::post_error::{PostError, PostErrorReason};
+use super::types::queue_pair_attributes::QpNum;
 use super::types::verbs_error::VerbsError;
 use super::types::work_completion::WorkCompletion;
 use super::types::wr_id::{MAX_DEPTH, Numbering, QueueTag, WorkKind, WrId};
@@ -221,24 +222,29 @@ impl PostedReceives {
     /// Returns the slot of a receive that has ended, and the number of bytes received.
     #[inline]
     pub(super) fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
-        let wr_id = completion.wr_id();
+        let (wr_id, qp_num) = (completion.wr_id(), completion.qp_num());
+        let len = completion.len_in_receive();
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
             && let Some(slot) = self.table.enter().take(wr_id)
         {
             // The device must not report more bytes than the slot has; if it does, the length must
             // not become an index.
-            let len = completion.len_in_receive().min(slot.len());
+            let len = len.min(slot.len());
             return Ok((slot, len));
         }
-        self.claim_only_slot(completion)
+        self.claim_only_slot(wr_id, qp_num, len)
     }
 
     /// Claims a one-slot receive that was posted as a list. A list with other elements cannot be
     /// returned as a slot: it is dropped, and the call fails.
     #[cold]
-    fn claim_only_slot(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
-        let (wr_id, qp_num) = (completion.wr_id(), completion.qp_num());
-        let (elements, len) = self.claim_elements(completion)?;
+    fn claim_only_slot(
+        &self,
+        wr_id: WrId,
+        qp_num: QpNum,
+        len: usize,
+    ) -> Result<(Slot, usize), ClaimError> {
+        let (elements, len) = self.claim_elements_of(wr_id, qp_num, len)?;
         let mut slots = elements.into_iter().map(Element::into_slot);
         match (slots.next().flatten(), slots.next()) {
             (Some(slot), None) => Ok((slot, len)),
@@ -252,17 +258,23 @@ impl PostedReceives {
         &self,
         completion: WorkCompletion,
     ) -> Result<(Elements, usize), ClaimError> {
-        let wr_id = completion.wr_id();
+        let (wr_id, qp_num) = (completion.wr_id(), completion.qp_num());
+        self.claim_elements_of(wr_id, qp_num, completion.len_in_receive())
+    }
+
+    fn claim_elements_of(
+        &self,
+        wr_id: WrId,
+        qp_num: QpNum,
+        len: usize,
+    ) -> Result<(Elements, usize), ClaimError> {
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
             && let Some(elements) = self.table.enter().take_elements(wr_id)
         {
-            let len = completion.len_in_receive().min(elements.total_len());
+            let len = len.min(elements.total_len());
             return Ok((elements, len));
         }
-        Err(ClaimError {
-            wr_id,
-            qp_num: completion.qp_num(),
-        })
+        Err(ClaimError { wr_id, qp_num })
     }
 
     /// Takes out every slot. The device must have released the queue. If `release` panics, it owns the slot

@@ -136,15 +136,30 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    // Slots are dropped with their queue or their pool, not while messages are exchanged.
-    #[cold]
-    #[inline(never)]
+    // Always inlined, and passes the pointer by value: a slot whose address is passed cannot be in a
+    // register, nor can the value that contains it.
+    #[inline(always)]
     fn drop(&mut self) {
-        let table = self.record().table;
-        // SAFETY: the slot owns one reference, which `cut` did not give back, and the pointer is
-        // that of the `Arc`. The record is not used after this.
-        unsafe { Arc::decrement_strong_count(table) };
+        // SAFETY: the slot owns one reference, which `cut` did not give back, and the record is not
+        // used after this.
+        unsafe { give_back(self.0) }
     }
+}
+
+/// Gives back a slot's reference to its table.
+///
+/// # Safety
+///
+/// The slot must own the reference, and not use its record after this.
+// Slots are dropped with their queue or their pool, not while messages are exchanged.
+#[cold]
+#[inline(never)]
+unsafe fn give_back(record: NonNull<Record>) {
+    // SAFETY: the slot's reference keeps the table, and so the record, alive until here.
+    let table = unsafe { record.as_ref() }.table;
+    // SAFETY: the pointer is that of the `Arc`, and the caller guarantees that the slot owns one of its
+    // references.
+    unsafe { Arc::decrement_strong_count(table) };
 }
 
 impl Deref for Slot {
