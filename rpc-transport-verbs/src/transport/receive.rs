@@ -19,7 +19,7 @@ const SUCCESS: u32 = 0;
 
 impl Lane {
     /// Returns the next event, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&mut self) -> Option<Event<RecvBuf>> {
         if cfg!(debug_assertions) {
             self.assert_sums();

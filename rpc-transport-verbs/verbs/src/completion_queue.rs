@@ -124,7 +124,7 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// As for [`poll`](Self::poll).
-    #[inline]
+    #[inline(always)]
     pub fn poll_one(&mut self) -> Result<Option<WorkCompletion>, VerbsError> {
         self.handle.raw.poll_one(&mut self.held)
     }

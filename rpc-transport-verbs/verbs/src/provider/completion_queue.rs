@@ -44,7 +44,7 @@ impl CompletionQueue {
     }
 
     /// Takes the next completion, if there is one: from `held`, or from the device.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_one(
         &self,
         held: &mut HeldCompletions,

@@ -43,6 +43,18 @@ impl Extras {
 }
 
 impl WorkCompletion {
+    /// A place for a completion.
+    pub(crate) const EMPTY: Self = Self {
+        wr_id: WrId::NONE,
+        status: 0,
+        qp_num: QpNum(0),
+        byte_len: 0,
+        data: 0,
+        src_qp: 0,
+        opcode: CompletionOpcode::Send,
+        extras: Extras(0),
+    };
+
     /// Returns the id of the work request that has ended.
     #[inline]
     pub fn wr_id(&self) -> WrId {

@@ -123,6 +123,9 @@ pub(crate) fn check_depth(
 }
 
 impl WrId {
+    /// The id of no request.
+    pub(crate) const NONE: Self = Self(0);
+
     #[inline]
     pub(crate) fn new(kind: WorkKind, queue: QueueTag, number: u32) -> Self {
         let kind = match kind {

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use biased_lock::BiasedGuard;
-
 use super::super::super::limits::in_range;
 use crate::provider::soft::capacities::MAX_CQE;
 use crate::provider::soft::context::channel_events::ChannelEvents;
-use crate::provider::soft::context::state::{Look, State};
+use crate::provider::soft::context::state::Look;
 use crate::provider::soft::process::node::domain::Domain;
-use crate::provider::soft::shared::commit::Commit;
+use crate::provider::soft::reliable::poll::Overrun;
 use crate::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]
@@ -45,22 +43,45 @@ impl CompletionQueue {
         out: &mut Vec<WorkCompletion>,
         max: usize,
     ) -> Result<usize, VerbsError> {
-        self.domain.enter()?.poll(self.index, out, max)
+        let mut state = self.domain.enter()?;
+        let polled = state.poll(self.index, out, max);
+        drop(state);
+        polled.map_err(|Overrun| self.overrun())
     }
 
     /// Takes the next completion, if there is one.
-    #[inline]
+    // Always inlined, as its callers are: a completion that is returned in memory is moved as a whole,
+    // and the processor waits for that until the fields have been stored.
+    #[inline(always)]
     pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
         let mut state = self.domain.enter()?;
-        match state.look() {
+        let commit = match state.look() {
             Look::Nothing => {
                 // Released before the arms join, so that the compiler leaves out the caller's tests of
                 // the outcome: an empty turn is seven instructions shorter.
                 drop(state);
-                Ok(None)
+                return Ok(None);
             }
-            Look::Message(commit) => take_message(state, self.index, commit),
-            Look::Unclear => poll_general(state, self.index),
+            Look::Message(commit) => Some(commit),
+            Look::Unclear => None,
+        };
+        let mut completion = WorkCompletion::EMPTY;
+        let polled = match commit {
+            Some(commit) => state.take_message(self.index, commit, &mut completion),
+            None => state.poll_general(self.index, &mut completion),
+        };
+        drop(state);
+        match polled {
+            Ok(true) => Ok(Some(completion)),
+            Ok(false) => Ok(None),
+            Err(Overrun) => Err(self.overrun()),
+        }
+    }
+
+    #[cold]
+    fn overrun(&self) -> VerbsError {
+        VerbsError::CompletionQueueOverrun {
+            capacity: self.capacity(),
         }
     }
 
@@ -98,23 +119,4 @@ impl Drop for CompletionQueue {
             }
         }
     }
-}
-
-// Functions of their own, so that a poll that finds nothing does not prepare for them.
-
-#[inline(never)]
-fn take_message(
-    mut state: BiasedGuard<'_, State>,
-    cq: usize,
-    commit: Commit,
-) -> Result<Option<WorkCompletion>, VerbsError> {
-    state.take_message(cq, commit)
-}
-
-#[inline(never)]
-fn poll_general(
-    mut state: BiasedGuard<'_, State>,
-    cq: usize,
-) -> Result<Option<WorkCompletion>, VerbsError> {
-    state.poll_general(cq)
 }

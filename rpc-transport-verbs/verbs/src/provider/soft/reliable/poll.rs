@@ -1,7 +1,7 @@
 //! Polls of completion queues.
 //!
 //! A poll usually looks for one message in a hot ring and, if there is one, copies it into a posted
-//! receive and returns its completion: the straight path. Whatever else there may be to do adds a
+//! receive and reports its completion: the straight path. Whatever else there may be to do adds a
 //! matter to [`Pending`](crate::provider::soft::context::pending::Pending), which sends polls to the
 //! general path. Acknowledgements can wait: while nothing else is pending, a few messages in a row take the
 //! straight path.
@@ -13,7 +13,7 @@ use crate::provider::soft::context::lists::RingPlace;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::state::{Common, Look, State};
 use crate::provider::soft::shared::commit::Commit;
-use crate::types::{VerbsError, WorkCompletion};
+use crate::types::WorkCompletion;
 
 /// Messages that polls take from rings before they look at acknowledgements, and before they turn to
 /// the next hot ring: few, so that no ring and no sender waits for long.
@@ -22,6 +22,10 @@ const STREAK: u32 = 16;
 /// Announcements that a poll takes at once.
 const TAKEN_AT_ONCE: usize = 16;
 
+/// The completion queue overran.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overrun;
+
 impl State {
     /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
     pub(crate) fn poll(
@@ -29,28 +33,30 @@ impl State {
         cq: usize,
         out: &mut Vec<WorkCompletion>,
         max: usize,
-    ) -> Result<usize, VerbsError> {
+    ) -> Result<usize, Overrun> {
         if max == 0 {
             self.progress();
         }
         let mut count = 0;
         while count < max {
-            match self.poll_one(cq) {
-                Ok(Some(completion)) => out.push(completion),
-                Err(error) if count == 0 => return Err(error),
-                Ok(None) | Err(_) => break,
+            let mut completion = WorkCompletion::EMPTY;
+            match self.poll_one(cq, &mut completion) {
+                Ok(true) => out.push(completion),
+                Err(overrun) if count == 0 => return Err(overrun),
+                Ok(false) | Err(_) => break,
             }
             count += 1;
         }
         Ok(count)
     }
 
-    /// Polls a completion queue for one completion.
-    fn poll_one(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
+    /// Polls a completion queue for one completion. Returns true if there is one, which is then in
+    /// `out`, as with `ibv_poll_cq(3)`: a completion is too large to return it in registers.
+    fn poll_one(&mut self, cq: usize, out: &mut WorkCompletion) -> Result<bool, Overrun> {
         match self.look() {
-            Look::Nothing => Ok(None),
-            Look::Message(commit) => self.take_message(cq, commit),
-            Look::Unclear => self.poll_general(cq),
+            Look::Nothing => Ok(false),
+            Look::Message(commit) => self.take_message(cq, commit, out),
+            Look::Unclear => self.poll_general(cq, out),
         }
     }
 
@@ -88,39 +94,45 @@ impl State {
     }
 
     /// Ends a poll that has found a message in the only hot ring.
-    // Always inlined: one of its two callers is on the path of every message.
-    #[inline(always)]
+    // Never inlined, so that a poll that finds nothing does not prepare for it.
+    #[inline(never)]
     pub(crate) fn take_message(
         &mut self,
         cq: usize,
         commit: Commit,
-    ) -> Result<Option<WorkCompletion>, VerbsError> {
+        out: &mut WorkCompletion,
+    ) -> Result<bool, Overrun> {
         let Self {
             queue_pairs,
             common,
         } = self;
         if inject!(LateMessage) {
-            return Ok(None);
+            return Ok(false);
         }
         if inject!(ShortPoll) {
-            return Ok(None);
+            return Ok(false);
         }
         if let Some(ring) = common.lists.hot.first() {
             let qp = &mut queue_pairs[ring.qp_index];
             if let Some(completion) = qp.receive_straight(common, RingPlace::Hot(0), commit, cq) {
-                return Ok(Some(completion));
+                *out = completion;
+                return Ok(true);
             }
         }
-        self.poll_general(cq)
+        self.poll_general(cq, out)
     }
 
     /// Ends a poll that has more to do than to look at one hot ring.
     #[inline(never)]
-    pub(crate) fn poll_general(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
+    pub(crate) fn poll_general(
+        &mut self,
+        cq: usize,
+        out: &mut WorkCompletion,
+    ) -> Result<bool, Overrun> {
         // Acknowledgements are not due for long only after a message that was sent from an arena.
         let common = &self.common;
         if (common.pending.is_empty() || common.polls < common.acks_due)
-            && let Some(found) = self.poll_straight(cq)
+            && let Some(found) = self.poll_straight(cq, out)
         {
             return Ok(found);
         }
@@ -128,30 +140,25 @@ impl State {
             self.mark_attended();
         }
         if inject!(ShortPoll) {
-            return Ok(None);
+            return Ok(false);
         }
-        if self.common.pending.has(Matter::Completions)
-            && let Some(completion) = self.pop_completion(cq)
-        {
-            return Ok(Some(completion));
+        if self.common.pending.has(Matter::Completions) && self.pop_completion(cq, out) {
+            return Ok(true);
         }
         self.take_announcements();
-        let message = if self.common.lists.cold.is_empty() {
-            self.take_from_hot_rings(cq)
-        } else if self.common.lists.is_turn_of_cold() {
-            self.take_from_announced_ring(cq)
-                .or_else(|| self.take_from_hot_rings(cq))
-        } else {
-            self.take_from_hot_rings(cq)
-                .or_else(|| self.take_from_announced_ring(cq))
-        };
+        let lists = &mut self.common.lists;
+        let has_cold = !lists.cold.is_empty();
+        let is_turn_of_cold = has_cold && lists.is_turn_of_cold();
+        let has_message = (is_turn_of_cold && self.take_from_announced_ring(cq, out))
+            || self.take_from_hot_rings(cq, out)
+            || (has_cold && !is_turn_of_cold && self.take_from_announced_ring(cq, out));
         // Acknowledgements can wait for a few messages. A sleeping context cannot: the ring of this
         // one may be hot now, and its sender would not notify anyone of the next.
         let can_wait =
             !self.common.pending.is_asleep() && !self.common.completion_queues.has_overrun();
-        if message.is_some() && self.common.streak < STREAK && can_wait {
+        if has_message && self.common.streak < STREAK && can_wait {
             self.common.streak += 1;
-            return Ok(message);
+            return Ok(true);
         }
         self.common.streak = 0;
         // Otherwise each message has moved it on.
@@ -159,28 +166,23 @@ impl State {
             self.common.lists.first_look += 1;
         }
         self.look_beyond_rings();
-        if message.is_some() {
-            return Ok(message);
+        if has_message {
+            return Ok(true);
         }
-        if self.common.pending.has(Matter::Completions)
-            && let Some(completion) = self.pop_completion(cq)
-        {
-            return Ok(Some(completion));
+        if self.common.pending.has(Matter::Completions) && self.pop_completion(cq, out) {
+            return Ok(true);
         }
-        let queue = self.common.completion_queues.queue(cq);
-        if queue.is_overrun() {
-            return Err(VerbsError::CompletionQueueOverrun {
-                capacity: queue.capacity(),
-            });
+        match self.common.completion_queues.queue(cq).is_overrun() {
+            true => Err(Overrun),
+            false => Ok(false),
         }
-        Ok(None)
     }
 
     /// Polls the announced rings and the only hot one, if nothing else is to be done: no acknowledgements are
     /// awaited, or they are not due yet and nothing but completions depends on them. Returns `None`, and has
     /// received nothing, if the general path has to be taken.
     #[inline(never)]
-    fn poll_straight(&mut self, cq: usize) -> Option<Option<WorkCompletion>> {
+    fn poll_straight(&mut self, cq: usize, out: &mut WorkCompletion) -> Option<bool> {
         let Self {
             queue_pairs,
             common,
@@ -198,19 +200,20 @@ impl State {
         }
         self.take_announcements();
         if inject!(LateMessage) {
-            return Some(None);
+            return Some(false);
         }
         if inject!(ShortPoll) {
-            return Some(None);
+            return Some(false);
         }
         let Some((ring, qp_index, commit)) = self.common.lists.look_straight() else {
-            return Some(None);
+            return Some(false);
         };
-        self.receive_straight(ring, qp_index, commit, cq).map(Some)
+        let is_received = self.receive_straight(ring, qp_index, commit, cq, out);
+        is_received.then_some(true)
     }
 
-    /// Takes the oldest completion out of a queue.
-    fn pop_completion(&mut self, cq: usize) -> Option<WorkCompletion> {
+    /// Takes the oldest completion out of a queue. Returns false if the queue is empty.
+    fn pop_completion(&mut self, cq: usize, out: &mut WorkCompletion) -> bool {
         let Self {
             queue_pairs,
             common,
@@ -219,19 +222,22 @@ impl State {
         if common.completion_queues.are_quiet() {
             common.pending.remove(Matter::Completions);
         }
-        let completion = completion?;
+        let Some(completion) = completion else {
+            return false;
+        };
         if let Some((qp_index, number)) = completion.frees
             // A queue pair that has been destroyed since has no entry to free.
             && let Some(qp) = queue_pairs.find(qp_index, completion.qp_num)
         {
             qp.initiator.sends.free_through(number);
         }
-        Some(completion.report())
+        *out = completion.report();
+        true
     }
 
-    /// Looks at each hot ring until a message has been received. Returns its completion, or adds it
-    /// to the completion queue.
-    fn take_from_hot_rings(&mut self, cq: usize) -> Option<WorkCompletion> {
+    /// Looks at each hot ring until a message has been received. Returns true if its completion is
+    /// in `out`; otherwise, it has been added to the completion queue.
+    fn take_from_hot_rings(&mut self, cq: usize, out: &mut WorkCompletion) -> bool {
         for _ in 0..self.common.lists.hot.len() {
             let lists = &mut self.common.lists;
             if lists.first_look >= lists.hot.len() {
@@ -250,11 +256,10 @@ impl State {
                 continue;
             };
             let (ring, qp_index) = (RingPlace::Hot(place), ring.qp_index);
-            if self.common.completion_queues.queue(cq).is_quiet() {
-                let straight = self.receive_straight(ring, qp_index, commit, cq);
-                if straight.is_some() {
-                    return straight;
-                }
+            if self.common.completion_queues.queue(cq).is_quiet()
+                && self.receive_straight(ring, qp_index, commit, cq, out)
+            {
+                return true;
             }
             self.common.lists.taken_from_hot(place);
             let outcome = self.receive_batch(place);
@@ -263,11 +268,11 @@ impl State {
                 lists.first_look += 1;
             }
             if !self.common.completion_queues.queue(cq).is_empty() {
-                return None;
+                return false;
             }
         }
         self.common.lists.found_none();
-        None
+        false
     }
 
     // ---- what the next polls look at ----
@@ -292,20 +297,20 @@ impl State {
         });
     }
 
-    /// Takes a message of the ring that has been announced for longest.
-    fn take_from_announced_ring(&mut self, cq: usize) -> Option<WorkCompletion> {
+    /// Takes a message of the ring that has been announced for longest. Returns true if its
+    /// completion is in `out`.
+    fn take_from_announced_ring(&mut self, cq: usize, out: &mut WorkCompletion) -> bool {
         let queue = self.common.completion_queues.queue(cq);
         let (is_quiet, is_empty) = (queue.is_quiet(), queue.is_empty());
         if !is_empty {
             // Hot rings have just filled it.
-            return None;
+            return false;
         }
-        let (ring, qp_index, commit) = self.common.lists.look_at_announced()?;
-        if is_quiet {
-            let straight = self.receive_straight(ring, qp_index, commit, cq);
-            if straight.is_some() {
-                return straight;
-            }
+        let Some((ring, qp_index, commit)) = self.common.lists.look_at_announced() else {
+            return false;
+        };
+        if is_quiet && self.receive_straight(ring, qp_index, commit, cq, out) {
+            return true;
         }
         // The general way is for hot rings.
         let (qp, common) = self.split(qp_index);
@@ -313,7 +318,7 @@ impl State {
             Some(rings) => common.lists.make_hot(rings, qp_index),
             None => common.lists.remove_ring(qp_index),
         }
-        None
+        false
     }
 
     #[cold]
@@ -339,8 +344,8 @@ impl State {
                 || !ready.pass_if_empty())
     }
 
-    /// Receives a message from a ring, where there are others, if everything about it is usual. Returns its
-    /// completion; see [`SoftQueuePair::receive_straight`].
+    /// Receives a message from a ring, where there are others, if everything about it is usual. Returns
+    /// true if its completion is in `out`; see [`SoftQueuePair::receive_straight`].
     ///
     /// [`SoftQueuePair::receive_straight`]: crate::provider::soft::context::queue_pair::SoftQueuePair::receive_straight
     #[inline]
@@ -350,17 +355,22 @@ impl State {
         qp_index: u32,
         commit: Commit,
         cq: usize,
-    ) -> Option<WorkCompletion> {
+        out: &mut WorkCompletion,
+    ) -> bool {
         let (qp, common) = self.split(qp_index);
-        let completion = qp
-            .receive_straight(common, ring, commit, cq)
-            .or_else(|| qp.receive_straight_from_arena(common, ring, commit, cq))?;
+        if let Some(completion) = qp.receive_straight(common, ring, commit, cq) {
+            *out = completion;
+        } else if let Some(completion) = qp.receive_straight_from_arena(common, ring, commit, cq) {
+            *out = completion;
+        } else {
+            return false;
+        }
         if common.lists.taken(ring)
             && let Some(rings) = qp.link.rings()
         {
             common.lists.make_hot(rings, qp_index);
         }
-        Some(completion)
+        true
     }
 }
 
