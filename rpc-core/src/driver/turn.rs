@@ -68,16 +68,13 @@ impl<T: Transport> Driver<T> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         state.flush();
-        let first = match state.transport.poll() {
-            Some(event) => Some(event),
-            // Most turns of a busy poller end here. Their duration is a part of every response's
-            // latency, because a frame that arrives just after a poll waits for the next one.
-            None if !state.has_deferred_work() && !any_woken => {
-                self.was_busy.set(false);
-                return false;
-            }
-            None => None,
-        };
+        let first = state.transport.poll();
+        // Most turns of a busy poller end here. Their duration is a part of every response's
+        // latency, because a frame that arrives just after a poll waits for the next one.
+        if first.is_none() && !state.has_deferred_work() && !any_woken {
+            self.was_busy.set(false);
+            return false;
+        }
         let any_blocked = !state.blocked.is_empty();
         let any_queued = !state.run_queue.is_empty();
         drop(borrowed);
@@ -176,17 +173,17 @@ impl<T: Transport> Driver<T> {
             state.release_slot(buf);
             return Arrival::Handled;
         };
-        let checked = match FrameHeader::parse(buf.as_ref()) {
-            Ok((header, ..)) => link.connection.handle_header(&header).map(|()| header),
-            Err(error) => Err(error.into()),
-        };
-        let header = match checked {
-            Ok(header) => header,
+        let header = match FrameHeader::parse(buf.as_ref()) {
+            Ok((header, ..)) => header,
             Err(error) => {
-                state.close_for_violation(key, buf, error);
+                state.close_for_violation(key, buf, error.into());
                 return Arrival::Handled;
             }
         };
+        if let Err(error) = link.connection.handle_header(&header) {
+            state.close_for_violation(key, buf, error);
+            return Arrival::Handled;
+        }
         if header.flags.intersects(RARE_FLAGS) {
             state.handle_rare_flags(key, header.flags, header.kind, header.selector);
         }
@@ -213,27 +210,30 @@ impl<T: Transport> Driver<T> {
                         block_on: &self.block_on_waker,
                         tasks: &self.tasks.borrow(),
                     };
-                    state.receive_messages(key, &header, buf, &own)
+                    state.receive_messages(key, header, buf, &own)
                 };
                 drop(borrowed);
                 self.wake_reader(key, reader)
             }
             _ => {
                 drop(borrowed);
-                self.receive_rare_frame(key, header, buf)
+                match self.receive_rare_frame(key, header, buf) {
+                    Some(buf) => Arrival::Request(key, header, buf),
+                    None => Arrival::Handled,
+                }
             }
         }
     }
 
-    /// Routes the frames that unary calls seldom or never have, except messages. Returns what they leave
-    /// to do: a request that opens a stream.
+    /// Routes the frames that unary calls seldom or never have, except messages. Returns the frame of a
+    /// request that opens a stream.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
         key: LinkKey,
         header: FrameHeader,
         buf: T::RecvBuf,
-    ) -> Arrival<T::RecvBuf> {
+    ) -> Option<T::RecvBuf> {
         self.ready.enter();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -241,7 +241,7 @@ impl<T: Transport> Driver<T> {
             FrameKind::Request => {
                 let spec = self.methods.borrow().spec(header.selector);
                 match state.accept_stream(key, &header, spec) {
-                    Ok(()) => return Arrival::Request(key, header, buf),
+                    Ok(()) => return Some(buf),
                     Err(error) => state.close_for_violation(key, buf, error),
                 }
             }
@@ -267,7 +267,7 @@ impl<T: Transport> Driver<T> {
                 self.receive_long(key, &header, buf);
             }
         }
-        Arrival::Handled
+        None
     }
 
     /// Wakes the reader of messages that have arrived on a link. A handler is left to the caller.

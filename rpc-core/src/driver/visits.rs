@@ -84,18 +84,21 @@ impl<T: Transport> Driver<T> {
                 return true;
             }
             let event = self.state.borrow_mut().transport.poll();
+            // A blocked response is the first to use the slots that this poll freed.
+            if event.is_some() && !self.state.borrow().blocked.is_empty() {
+                self.retry_blocked_responses();
+            }
             let Some(event) = event else {
                 return true;
             };
-            // A blocked response is the first to use the slots that this poll freed.
-            if !self.state.borrow().blocked.is_empty() {
-                self.retry_blocked_responses();
-            }
             self.receive_or_queue(event);
         }
         false
     }
 
+    // Always inlined: an event that is passed in memory is moved as a whole, and the processor waits for
+    // that until its fields have been stored.
+    #[inline(always)]
     fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
         match self.handle(event) {
             Arrival::Handled => {}

@@ -41,12 +41,12 @@ impl<T: Transport> State<T> {
     pub(in super::super) fn receive_messages(
         &mut self,
         link: LinkKey,
-        header: &FrameHeader,
+        header: FrameHeader,
         buf: T::RecvBuf,
         own: &OwnFutures<'_>,
     ) -> Reader {
         let outcome = match self.stream_of(link, header.call) {
-            Some(key) => self.deliver(key, header, &buf.as_ref()[HEADER_LEN..], own),
+            Some(key) => self.deliver(key, &header, &buf.as_ref()[HEADER_LEN..], own),
             // The server has answered the call meanwhile.
             None if self.links[link.index()].is_server() => Ok(Reader::Nobody),
             None => Err(ProtocolError::UnknownCall { call: header.call }),

@@ -15,9 +15,11 @@ impl Connection {
     /// # Errors
     ///
     /// Returns [`ProtocolError`] if the peer must not send this frame now.
-    // Always inlined: every frame needs it, in one place.
+    // Always inlined: every frame needs it, in one place. What is not inlined gets a copy of the
+    // header, so that the caller's can be in registers.
     #[inline(always)]
     pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let header = *header;
         if header.flags.intersects(RARE) {
             return self.handle_flagged(header);
         }
@@ -35,7 +37,7 @@ impl Connection {
     /// Handles a frame with flags that few frames have.
     #[cold]
     #[inline(never)]
-    fn handle_flagged(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn handle_flagged(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.check_flags(header)?;
         if header.flags.contains(Flags::GOING_AWAY) {
             self.going_away = true;
@@ -61,7 +63,7 @@ impl Connection {
             (FrameKind::Request, Role::Server) => self.receive_request(header),
             (FrameKind::Response, Role::Client) => {
                 if header.kind.is_long() {
-                    self.latest = LatestFrame::of(header);
+                    self.latest = LatestFrame::of(&header);
                 }
                 self.receive_response(header)
             }
@@ -70,7 +72,7 @@ impl Connection {
     }
 
     /// Checks that the peer may set these flags in such a frame.
-    fn check_flags(&self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn check_flags(&self, header: FrameHeader) -> Result<(), ProtocolError> {
         let (kind, role, flags) = (header.kind, self.role, header.flags);
         let from_server = match role {
             Role::Client => Flags::GOING_AWAY,
@@ -98,7 +100,7 @@ impl Connection {
 
     /// Handles a frame that is neither a request to a server nor a response to a client.
     #[inline(never)]
-    fn handle_other(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn handle_other(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         let (kind, role) = (header.kind, self.role);
         if kind.is_long() {
             self.check_long(header)?;
@@ -115,7 +117,7 @@ impl Connection {
             FrameKind::Continuation => self.receive_continuation(header),
             FrameKind::Request if role == Role::Server => self.receive_request(header),
             FrameKind::Response if role == Role::Client => {
-                self.latest = LatestFrame::of(header);
+                self.latest = LatestFrame::of(&header);
                 self.receive_response(header)
             }
             _ => Err(ProtocolError::WrongDirection { kind, role }),
@@ -123,7 +125,7 @@ impl Connection {
     }
 
     /// Checks a frame whose message is long, apart from the rules for the same frame with a short one.
-    fn check_long(&self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn check_long(&self, header: FrameHeader) -> Result<(), ProtocolError> {
         let (kind, selector) = (header.kind, header.selector);
         match kind {
             FrameKind::LongMessage if selector != ONE_MESSAGE => {
@@ -142,7 +144,7 @@ impl Connection {
         }
     }
 
-    fn receive_continuation(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_continuation(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         let (kind, selector) = (header.kind, header.selector);
         self.receive_credited(header)?;
         if selector > ABANDONED {
@@ -156,7 +158,7 @@ impl Connection {
     }
 
     #[inline(always)]
-    fn receive_request(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_request(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.window.consume()?;
         if self.calls_in_flight >= self.max_in_flight {
             return Err(ProtocolError::TooManyCalls {
@@ -164,12 +166,12 @@ impl Connection {
             });
         }
         self.calls_in_flight += 1;
-        self.latest = LatestFrame::of(header);
+        self.latest = LatestFrame::of(&header);
         Ok(())
     }
 
     #[inline(always)]
-    fn receive_response(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_response(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.calls_in_flight = self
             .calls_in_flight
             .checked_sub(1)
@@ -177,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_stream_request(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_stream_request(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.receive_credited(header)?;
         if self.streams >= self.max_streams {
             return Err(ProtocolError::TooManyStreams {
@@ -189,7 +191,7 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_stream_response(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_stream_response(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.receive_credited(header)?;
         self.streams = self
             .streams
@@ -198,7 +200,7 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_message(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_message(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.receive_credited(header)?;
         let (selector, metadata_len) = (header.selector, header.metadata_len);
         if selector > MESSAGE_BATCH {
@@ -210,9 +212,9 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_credited(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn receive_credited(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         self.window.consume()?;
-        self.latest = LatestFrame::of(header);
+        self.latest = LatestFrame::of(&header);
         Ok(())
     }
 }
