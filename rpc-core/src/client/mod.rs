@@ -176,9 +176,11 @@ impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for LocalCall<'_, Q, S, Req,
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let polled = this.step(cx);
-        if polled.is_ready() || this.channel.poller.turning().get() {
-            return polled;
+        if let Poll::Ready(outcome) = this.step(cx) {
+            return Poll::Ready(outcome);
+        }
+        if this.channel.poller.turning().get() {
+            return Poll::Pending;
         }
         this.take_turn(cx)
     }
