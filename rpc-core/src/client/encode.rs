@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::call_error::CallError;
 use crate::codec::{Allocate, Chunks, Codec};
-use crate::driver::call_table::LongResponse;
+use crate::driver::response::LongResponse;
 use crate::limits::Direction;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;

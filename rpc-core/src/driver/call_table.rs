@@ -17,13 +17,12 @@
 use std::mem;
 use std::task::Waker;
 
-use bytes::Bytes;
-
 use super::held_permit::HeldPermit;
 use super::link_streams::StreamKey;
+use super::response::{Response, ResponseFrame};
 use super::timers::TimerKey;
 use crate::call_error::CallError;
-use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
+use crate::protocol::frame::{CallId, ResponseHead};
 
 /// Calls by the index in their id. `B` is the transport's receive slot.
 #[derive(Debug)]
@@ -75,42 +74,6 @@ pub(crate) enum WakeTarget {
     Stream(StreamKey),
 }
 
-/// The response to a call.
-#[derive(Debug)]
-pub(crate) struct Response<B> {
-    pub(crate) head: ResponseHead,
-    pub(crate) frame: ResponseFrame<B>,
-}
-
-/// The frame that holds the response to a call.
-#[derive(Debug)]
-pub(crate) enum ResponseFrame<B> {
-    /// The frame is still in its receive slot.
-    Slot(B),
-    /// The frame was copied out, because the slot was needed and the response had not been taken
-    /// yet.
-    Copied(Vec<u8>),
-    /// The message did not fit a frame.
-    Long(Box<LongResponse>),
-}
-
-/// A response whose message did not fit a frame.
-#[derive(Clone, Debug)]
-pub(crate) struct LongResponse {
-    pub(crate) metadata: Box<[u8]>,
-    pub(crate) message: Bytes,
-    /// Length from which fields share the message's memory.
-    pub(crate) share_from: usize,
-}
-
-/// The metadata and the message of a response.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ResponseBody<'a> {
-    /// The body of a frame.
-    Frame(&'a [u8]),
-    Long(&'a LongResponse),
-}
-
 /// The effect of the first frame of a long response on its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LongOutcome {
@@ -119,28 +82,6 @@ pub(crate) enum LongOutcome {
     Abandoned,
     /// No such call is in flight: the peer made up the id.
     UnknownCall,
-}
-
-impl<B: AsRef<[u8]>> Response<B> {
-    /// Returns the metadata and the message.
-    pub(crate) fn body(&self) -> ResponseBody<'_> {
-        let frame = match &self.frame {
-            ResponseFrame::Long(long) => return ResponseBody::Long(long),
-            ResponseFrame::Slot(frame) => frame.as_ref(),
-            ResponseFrame::Copied(frame) => frame,
-        };
-        // The frame's header has been parsed.
-        ResponseBody::Frame(&frame[HEADER_LEN..])
-    }
-
-    /// Returns metadata and message if they are in a frame and have at most `longest` bytes.
-    #[inline]
-    pub(crate) fn short_body(&self, longest: usize) -> Option<&[u8]> {
-        match self.body() {
-            ResponseBody::Frame(body) if body.len() <= longest => Some(body),
-            _ => None,
-        }
-    }
 }
 
 /// The effect of a response frame on its call.

@@ -1,8 +1,8 @@
 //! Credits of the driver: promises receives to peers, and sends the credits that no response
 //! carries.
 
-use super::call_table::{Response, ResponseFrame};
 use super::link::LinkKey;
+use super::response::{Response, ResponseFrame};
 use super::{Driver, State};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::frame::{CallId, ENTRY_LEN, FrameKind, HEADER_LEN};

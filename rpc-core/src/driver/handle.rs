@@ -7,8 +7,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::block_on_waker::BlockOnWaker;
-use super::call_table::ResponseBody;
 use super::link::LinkKey;
+use super::response::ResponseBody;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::codec::{Chunks, MessageBuf};

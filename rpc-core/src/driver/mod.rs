@@ -25,6 +25,7 @@ pub(crate) mod outgoing;
 mod ready;
 mod request_permit;
 mod request_queue;
+pub(crate) mod response;
 mod responses;
 mod resume;
 mod room;

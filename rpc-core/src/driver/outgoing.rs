@@ -12,10 +12,11 @@ use std::mem;
 use std::time::Instant;
 
 use super::call_origin::{CallOrigin, CallingFuture};
-use super::call_table::{Response, ResponseBody, ResponseFrame, TakeOutcome, WakeTarget};
+use super::call_table::{TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
 use super::link::LinkKey;
 use super::request_permit::{LongRequest, Obstacle};
+use super::response::{Response, ResponseBody, ResponseFrame};
 use super::waiters::{RemovedWaiter, WaiterKey};
 use super::{Driver, State, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
@@ -25,7 +26,7 @@ use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Sends the request in `frame`, which is complete but for its header, unless something is in its
-    /// way. Then it has changed nothing.
+    /// way. Then nothing of the call is left.
     #[inline]
     pub(crate) fn send_inline_from(
         &self,
@@ -55,6 +56,7 @@ impl<T: Transport> Driver<T> {
         origin: A,
     ) -> BeginOutcome<A::Waiting> {
         let now = request.deadline.map(|_| self.clock.now());
+        // Declared before the borrow, as above.
         let mut wake = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
         let sent = state

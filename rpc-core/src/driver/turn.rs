@@ -16,8 +16,9 @@
 
 use std::cell::Cell;
 
-use super::call_table::{Response, ResponseFrame, ResponseOutcome, TakeOutcome, WakeTarget};
+use super::call_table::{ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
+use super::response::{Response, ResponseFrame};
 use super::streams::{OwnFutures, Reader};
 use super::tasks::TaskKey;
 use super::{Driver, State};

@@ -19,7 +19,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::call_error::CallError;
-use crate::driver::call_table::LongResponse;
+use crate::driver::response::LongResponse;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use crate::protocol::frame::ResponseHead;

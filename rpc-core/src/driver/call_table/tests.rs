@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::call_error::{Cause, Execution};
+use crate::protocol::frame::HEADER_LEN;
 
 const HEAD: ResponseHead = ResponseHead {
     pushback_us: 0,

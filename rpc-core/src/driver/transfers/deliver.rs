@@ -1,9 +1,10 @@
 //! Delivers complete messages to their handlers, calls and streams.
 
-use super::super::call_table::{LongResponse, Response, ResponseFrame, WakeTarget};
+use super::super::call_table::WakeTarget;
 use super::super::incoming::RequestParts;
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
+use super::super::response::{LongResponse, Response, ResponseFrame};
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
