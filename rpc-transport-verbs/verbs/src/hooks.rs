@@ -159,8 +159,8 @@ mod with_simulation {
             Announcement,
             /// Before the write to the file that wakes a sleeper.
             Wake,
-            /// Before the taken announcements are counted for their sender.
-            TakeAnnouncements,
+            /// Before an announcement is taken. Those taken are counted for their sender now and then.
+            TakeAnnouncement,
             /// Before the acknowledgement.
             Ack,
             /// After a message was copied, before it has a completion.

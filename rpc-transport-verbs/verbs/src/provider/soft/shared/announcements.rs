@@ -180,6 +180,7 @@ impl Announced {
         if !self.next.is_next::<N>(entry) {
             return None;
         }
+        point!(TakeAnnouncement);
         self.next.advance();
         if self.next.0.is_multiple_of(Self::interval(N)) && self.free(page) {
             return Some(Announcement::Any);
@@ -193,7 +194,6 @@ impl Announced {
     #[cold]
     #[inline(never)]
     fn free<const N: usize>(&self, page: &Announcements<N>) -> bool {
-        point!(TakeAnnouncements);
         // Release: the entries were read before.
         page.taken.0.store(self.next.0, Ordering::Release);
         fence(Ordering::SeqCst);
