@@ -64,7 +64,8 @@ else
 endif
 
 attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1)
-	@cargo run --release --quiet -p attacks -- $(if $(TCP),--device tcp) $(NAMES)
+	$(if $(filter-out 0 1,$(TCP)),$(error TCP=$(TCP): say TCP=1 to attack a server over TCP, and nothing or TCP=0 for shared memory))
+	@cargo run --release --quiet -p attacks -- $(if $(filter 1,$(TCP)),--device tcp) $(NAMES)
 
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz

@@ -25,8 +25,8 @@
 //! make count
 //! ```
 //!
-//! runs each under valgrind with two different numbers of exchanges. The difference gives the cost
-//! of one exchange.
+//! runs most of them under valgrind with two different numbers of exchanges. The difference gives the
+//! cost of one exchange.
 #![forbid(unsafe_code)]
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

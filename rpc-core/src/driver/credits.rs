@@ -73,8 +73,6 @@ impl<T: Transport> State<T> {
     }
 
     /// Discards a response that was taken from the call table.
-    // Always inlined: every call ends with it, and it has few callers.
-    #[inline(always)]
     pub(crate) fn discard_response(&mut self, response: Response<T::RecvBuf>) {
         // A frame that was copied, or a long response, has released its slot before.
         if let ResponseFrame::Slot(buf) = response.frame {

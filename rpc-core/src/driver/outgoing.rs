@@ -26,14 +26,14 @@ use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Sends the request in `frame`, which is complete but for its header, unless something is in its
-    /// way. Then nothing of the call is left.
+    /// way: then the call holds nothing.
     #[inline]
     pub(crate) fn send_inline_from(
         &self,
         link: LinkKey,
         request: &RequestHead,
         frame: &mut [u8],
-        origin: impl CallOrigin,
+        origin: CallingFuture<'_>,
     ) -> Option<CallId> {
         let now = request.deadline.map(|_| self.clock.now());
         // Declared before the borrow, so that a waker that is not used is dropped after it.
@@ -56,7 +56,7 @@ impl<T: Transport> Driver<T> {
         origin: A,
     ) -> BeginOutcome<A::Waiting> {
         let now = request.deadline.map(|_| self.clock.now());
-        // Declared before the borrow, as above.
+        // Declared before the borrow, so that a waker that is not used is dropped after it.
         let mut wake = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
         let sent = state
@@ -167,6 +167,7 @@ impl<T: Transport> Driver<T> {
             return PollOutcome::Long;
         }
         drop(borrowed);
+        // There is no response to read: the call has failed, or its origin waits.
         self.read_response_from(link, call, deadline, origin, |_, _| ())
     }
 
