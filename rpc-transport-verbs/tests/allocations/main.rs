@@ -49,6 +49,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// Parts of a test's work whose allocations are counted one by one. In some of them a queue may grow,
+/// to hold more than ever before, or a poller sleep for the first time, which allocates room for its
+/// events; work that allocates shows in all of them.
+const SECTIONS: usize = 5;
+
 /// Returns the number of allocations that the process has made.
 fn allocations() -> u64 {
     OF_PROCESS.load(Ordering::Relaxed)

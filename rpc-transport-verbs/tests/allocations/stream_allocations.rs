@@ -10,7 +10,7 @@ use rpc_core::{
 };
 
 use crate::transport_harness::device;
-use crate::{allocations, alone};
+use crate::{SECTIONS, allocations, alone};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "uint64", "uint64")
@@ -57,10 +57,6 @@ impl Service for Streams {
         );
     }
 }
-
-/// Sections of messages whose allocations are counted. The memory of a stream may still grow in one of
-/// them, to hold more than ever before; a message that allocated would show in all of them.
-const SECTIONS: usize = 5;
 
 /// Reads `COUNT` and returns the fewest allocations of a section of the later messages.
 async fn allocations_of_a_server_stream<C: Caller>(channel: &C) -> u64 {
