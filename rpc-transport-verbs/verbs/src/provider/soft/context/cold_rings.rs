@@ -281,18 +281,18 @@ mod tests {
     fn time_to_find(rings: u32, poll: Duration) -> Duration {
         let mut cold = ColdRings::default();
         cold.make_room(rings as usize);
-        let receivers: Vec<_> = (0..rings)
-            .map(|_| RingReceiver::new(0, false).unwrap())
-            .collect();
-        for (index, receiver) in receivers.iter().enumerate() {
-            cold.insert(index as u32, cold_ring(receiver));
+        // The silent rings are one, so that a test with thousands of them needs two files.
+        let [receiver, silent] = [(); 2].map(|()| RingReceiver::new(0, false).unwrap());
+        cold.insert(0, cold_ring(&receiver));
+        for index in 1..rings {
+            cold.insert(index, cold_ring(&silent));
         }
         let start = Instant::now();
         let mut now = start;
         cold.look(0, now);
         // A message comes to the ring that was just looked at.
         cold.cursor = 1;
-        receivers[0].commit_for_tests();
+        receiver.commit_for_tests();
         loop {
             now += poll * 64;
             cold.look(0, now);
