@@ -8,14 +8,16 @@
 //! - `--over bytes`: calls with a `bytes` field of `--size` bytes (1024 by default, which is too long
 //!   to be sent inline).
 //! - `--over burst`: the same calls as `call`, 32 in flight at once.
-//! - `--over connections`: the same calls over `--connections` connections in turn, as many as are polled
-//!   by turns. Covers the search for the one that has a message.
+//! - `--over connections`: the same calls over `--connections` connections in turn: 60 by default, so
+//!   many that all their rings are cold. Covers their announcements.
+//! - `--over tcp`: the same calls over the software device and TCP.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
 //! - `--over shared`: the same calls through a shared channel. The functions `exchange_caller` and
 //!   `exchange_poller` are what the caller's thread and the poller's thread do.
 //! - `--over stream`: messages of 64 bytes of one server stream, which share frames. Covers both sides.
 //! - `--over ping-pong`: a message there and back on an open stream, like a call.
+//! - `--over first-message`: server streams of one message each, opened and ended.
 //! - `--serve`, and `--server <address>` with the address that it prints: the calls of one process to
 //!   another, each with one side.
 //! - `--over idle-client`, `--over idle-server`: turns that find nothing, of a poller with one

@@ -57,7 +57,7 @@ fn bytes_in_rings() -> usize {
 }
 
 #[test]
-fn an_idle_connection_costs_less_than_16_kib_on_each_side() {
+fn an_idle_connection_keeps_at_most_14_kib_on_average_of_both_sides() {
     let _alone = alone();
     let device = device();
     let server = Server::builder(&device)

@@ -2,8 +2,9 @@
 //!
 //! Links take turns, and each piece takes a credit of its connection; half of the credits are left
 //! for calls and streams. After a piece that had to be copied, a turn sends no other, so that calls
-//! wait for one copy at most. The few pieces of a message that goes at once wait for no turn. A turn that has woken the application sends none: the application, which
-//! has its response, often makes the next call. The messages of a link take turns after [`RUN_LEN`]
+//! wait for one copy at most. The few pieces of a message that goes at once wait for no turn. A turn
+//! that has woken the application sends no pieces: the application, which has its response, often
+//! makes the next call. The messages of a link take turns after [`RUN_LEN`]
 //! bytes: a message whose pieces follow each other arrives sooner, and less memory is in use at a time.
 
 use std::mem;

@@ -129,7 +129,8 @@ impl State {
         cq: usize,
         out: &mut WorkCompletion,
     ) -> Result<bool, Overrun> {
-        // Acknowledgements are not due for long only after a message that was sent from an arena.
+        // `acks_due` is ahead only after a message that was sent from an arena: until then, polls need
+        // not look at acknowledgements.
         let common = &self.common;
         if (common.pending.is_empty() || common.polls < common.acks_due)
             && let Some(found) = self.poll_straight(cq, out)
@@ -161,7 +162,7 @@ impl State {
             return Ok(true);
         }
         self.common.streak = 0;
-        // Otherwise each message has moved it on.
+        // With announced rings, each message that is taken moves `first_look` on.
         if !self.common.lists.cold.has_announced() {
             self.common.lists.first_look += 1;
         }
@@ -312,7 +313,7 @@ impl State {
         if is_quiet && self.receive_straight(ring, qp_index, commit, cq, out) {
             return true;
         }
-        // The general way is for hot rings.
+        // The general path receives from hot rings only.
         let (qp, common) = self.split(qp_index);
         match qp.link.rings() {
             Some(rings) => common.lists.make_hot(rings, qp_index),

@@ -1,7 +1,7 @@
 //! The buffer of a ring: the bytes of inline messages that are longer than a slot.
 //!
-//! A message takes a piece of the buffer behind the piece of the message before: whole cache lines. Both sides count, so no place
-//! is sent: the receiver knows where the bytes are from the lengths that it has seen. A peer that counts
+//! A message takes whole cache lines, behind those of the message before. Both sides count them, so no
+//! offset is sent: the receiver knows it from the lengths that it has seen. A peer that counts
 //! otherwise gets other bytes of its own ring delivered.
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::SLOT_COUNT;
 use crate::prefetch::LINE_LEN;
 
-/// Bytes of the buffer: as many as the slots have.
+/// Bytes of the buffer: room for one message of the longest kind for each slot.
 pub(super) const BUFFER_LEN: usize = 32 << 10;
 
 /// How much of the buffer messages have taken since the ring was created, with what was left out at its end.
