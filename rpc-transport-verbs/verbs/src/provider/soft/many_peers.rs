@@ -12,6 +12,7 @@ use super::process::node::Node;
 use super::process::node::domain::Domain;
 use super::reliable::connect::Ready;
 use super::shared::announcements::AnnouncementPage;
+use super::shared::descriptor::Descriptor;
 use super::shared::memory::{Mapping, PeerMemory};
 use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver, RingSender};
 use super::shared::wake_socket::EngineCaller;
@@ -60,6 +61,13 @@ impl Polled {
         }
     }
 
+    /// Returns what a peer has of the context.
+    fn notifier(&self) -> Arc<ContextNotifier> {
+        let (_, files) = self.domain.files_for(Gid([1; 16])).expect("files");
+        let notifier = ContextNotifier::from_peer(files, EngineCaller::default());
+        Arc::new(notifier.expect("they are valid"))
+    }
+
     fn poll_in_vain(&mut self, polls: usize) {
         for _ in 0..polls {
             let completion = self.cq.poll_one().expect("the queue works");
@@ -99,6 +107,14 @@ fn connected_to_itself(mut qp: QueuePair, context: &Context) -> QueuePair {
     qp
 }
 
+/// Returns a peer's end of a ring.
+fn sender_to(receiver: &RingReceiver, notifier: &Arc<ContextNotifier>) -> RingSender {
+    let ring = Mapping::from_peer(receiver.fd(), RING_LEN, PeerMemory::Ring);
+    let notifier = RingNotifier::new(Arc::clone(notifier), 0);
+    let sender = RingSender::new(ring.expect("it is a ring"), notifier);
+    sender.expect("it is a ring")
+}
+
 /// The announcements that a poll takes show which peers it looks at.
 #[test]
 fn a_poll_looks_at_the_announcements_of_one_peer() {
@@ -121,6 +137,33 @@ fn a_poll_looks_at_the_announcements_of_one_peer() {
     }
 }
 
+/// The peer names an arena that it never sends, so each poll finds the same message again. 400 polls
+/// that receive nothing age a ring by 25 arrivals, which are not enough for it to go cold.
+#[test]
+fn a_message_that_cannot_be_received_makes_no_other_ring_cold() {
+    let mut polled = Polled::new(2, 1..1);
+    let mut receives = vec![polled.slots.pop().expect("a slot")];
+    let posted = polled.qps[0].post_recv(&mut receives, 1);
+    posted.expect("there is room");
+    let found = polled.domain.node.find_queue_pair(polled.qps[0].qp_num().0);
+    let (_, qp_index) = found.expect("it was created");
+    let notifier = polled.notifier();
+    // The engine does not look meanwhile: it cannot enter the context.
+    let mut state = polled.domain.enter().expect("no fork");
+    let rings = state.split(qp_index).0.link.rings().expect("rings");
+    let never_sent = Descriptor {
+        arena: u64::MAX,
+        offset: 0,
+        len: 8,
+    };
+    sender_to(&rings.receiver, &notifier).send_descriptor(never_sent, 0);
+    for _ in 0..400 {
+        let polled = state.poll(0, &mut Vec::new(), 1);
+        assert_eq!(polled.expect("the queue works"), 0);
+    }
+    assert_eq!(state.common.lists.hot.len(), 2);
+}
+
 /// A ring that arrives before its queue pair is at RTR is kept, whatever other processes send for
 /// the same queue pair.
 #[test]
@@ -133,9 +176,7 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
     // The rings of a gone process are closed: these are open.
     let receiver = || RingReceiver::new(0, false).expect("a ring");
     let receivers: Vec<_> = (0..20).map(|_| receiver()).collect();
-    let (_, files) = polled.domain.files_for(Gid([1; 16])).expect("files");
-    let notifier = ContextNotifier::from_peer(files, EngineCaller::default());
-    let notifier = Arc::new(notifier.expect("they are valid"));
+    let notifier = polled.notifier();
     // Many of one process, and of many processes.
     let others = [1; 10].into_iter().chain(20..29);
     let gids = [9].into_iter().chain(others).map(|peer| Gid([peer; 16]));
@@ -149,13 +190,10 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
         changed.expect("a permitted transition");
     }
     for (gid, receiver) in gids.zip(&receivers) {
-        let ring = Mapping::from_peer(receiver.fd(), RING_LEN, PeerMemory::Ring);
-        let notifier = RingNotifier::new(Arc::clone(&notifier), 0);
-        let sender = RingSender::new(ring.expect("it is a ring"), notifier);
         let ring = NewRing {
             gid,
             qp_num: NUMBER,
-            sender: sender.expect("it is a ring"),
+            sender: sender_to(receiver, &notifier),
         };
         state.attach(qp_index, number, ring);
     }

@@ -35,12 +35,21 @@ pub(crate) struct ColdRings {
     announced: VecDeque<u32>,
     /// Index of the ring that is looked at next.
     cursor: usize,
-    /// The senders of announcements that were lost, and the index of the ring at which the search for their
-    /// messages goes on.
-    owed: VecDeque<(Gid, usize)>,
+    /// The senders of announcements that were lost.
+    owed: VecDeque<Owed>,
     looked_at: Option<Instant>,
     /// The number of the poll that makes the next looks.
     look_due: u64,
+}
+
+/// A search for the messages of a sender's rings. It passes all rings once from the last loss on.
+#[derive(Debug)]
+struct Owed {
+    sender: Gid,
+    /// Index of the ring that is looked at next.
+    next: usize,
+    /// How many rings are left to look at.
+    left: usize,
 }
 
 /// A ring that is not polled.
@@ -196,9 +205,15 @@ impl ColdRings {
     #[cold]
     #[inline(never)]
     pub(crate) fn owe(&mut self, sender: &Gid) {
-        match self.owed.iter_mut().find(|(other, _)| other == sender) {
-            Some((_, next)) => *next = 0,
-            None => self.owed.push_back((*sender, 0)),
+        let left = self.rings.len();
+        match self.owed.iter_mut().find(|owed| owed.sender == *sender) {
+            // A search that began again with each loss would never reach the last rings.
+            Some(owed) => owed.left = left,
+            None => self.owed.push_back(Owed {
+                sender: *sender,
+                next: 0,
+                left,
+            }),
         }
     }
 
@@ -211,19 +226,24 @@ impl ColdRings {
 
     /// Goes on with the looks that are owed for one sender, with at most so many rings.
     fn look_at_some_owed(&mut self, most: usize) {
-        let Some((sender, next)) = self.owed.pop_front() else {
+        let Some(mut owed) = self.owed.pop_front() else {
             return;
         };
-        let end = self.rings.len().min(next.saturating_add(most));
-        for index in next..end {
-            if let Some(Some(ring)) = self.rings.get(index)
-                && ring.sender == sender
-            {
-                self.look_at(index);
+        let looks = owed.left.min(most);
+        for _ in 0..looks {
+            if owed.next >= self.rings.len() {
+                owed.next = 0;
             }
+            if let Some(Some(ring)) = self.rings.get(owed.next)
+                && ring.sender == owed.sender
+            {
+                self.look_at(owed.next);
+            }
+            owed.next += 1;
         }
-        if end < self.rings.len() {
-            self.owed.push_back((sender, end));
+        owed.left -= looks;
+        if owed.left > 0 {
+            self.owed.push_back(owed);
         }
     }
 
@@ -253,9 +273,10 @@ impl ColdRings {
     fn looks_due(&mut self, now: Instant) -> usize {
         let last = self.looked_at.replace(now).unwrap_or(now);
         let elapsed = now.saturating_duration_since(last).min(CIRCLE);
-        // Both casts are lossless: the time is at most CIRCLE. Rounded up, so that every call makes a look.
+        // Both casts are lossless: the time is at most CIRCLE. Rounded up, so that every call makes a look,
+        // if there is a ring.
         let due = self.rings.len() as u64 * elapsed.as_nanos() as u64 / CIRCLE.as_nanos() as u64;
-        (due as usize + 1).min(MAX_LOOKS)
+        (due as usize + 1).min(self.rings.len()).min(MAX_LOOKS)
     }
 
     fn look_at(&mut self, index: usize) {
@@ -346,5 +367,21 @@ mod tests {
         cold.look_at_owed();
         let all = [1, RINGS as u32 - 1, 0, RINGS as u32 - 2];
         assert_eq!(cold.announced, all);
+    }
+
+    #[test]
+    fn looks_that_are_owed_again_and_again_reach_the_last_ring() {
+        let receiver = RingReceiver::new(0, false).unwrap();
+        receiver.commit_for_tests();
+        let mut cold = ColdRings::default();
+        cold.make_room(MAX_LOOKS + 1);
+        cold.insert(MAX_LOOKS as u32, cold_ring(&receiver));
+        for _ in 0..2 {
+            cold.owe(&Gid::default());
+            cold.look_at_some_owed(MAX_LOOKS);
+        }
+        assert_eq!(cold.announced, [MAX_LOOKS as u32]);
+        cold.look_at_owed();
+        assert!(cold.owed.is_empty());
     }
 }

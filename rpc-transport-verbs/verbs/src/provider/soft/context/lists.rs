@@ -229,10 +229,16 @@ impl Lists {
         }
     }
 
-    /// Notes that a message, or a batch of them, is taken from the hot ring at this place.
+    /// Notes that a hot ring had its turn, whether or not its message could be received.
     #[inline]
-    pub(crate) fn taken_from_hot(&mut self, place: usize) {
+    pub(crate) fn end_hot_turn(&mut self) {
         self.hot_turns = self.hot_turns.saturating_sub(1);
+    }
+
+    /// Notes that a message is taken from the hot ring at this place.
+    #[inline]
+    fn taken_from_hot(&mut self, place: usize) {
+        self.end_hot_turn();
         self.arrived(place);
         if self.cold.has_announced() {
             // The next turn is that of another hot ring.

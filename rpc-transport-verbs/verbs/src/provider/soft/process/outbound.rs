@@ -12,8 +12,7 @@
 //! its queue pair. The link stays: its peer may have received everything.
 //!
 //! While a thread holds the lock of a link, it makes no system call that waits for another process.
-//! [`Link::attach`] makes the files of a context under it, for which it acquires the context's owner
-//! word.
+//! [`Link::attach`] makes the files of a context under it, for which it acquires the context's lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

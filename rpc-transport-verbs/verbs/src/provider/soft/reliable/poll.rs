@@ -262,11 +262,20 @@ impl State {
             {
                 return true;
             }
-            self.common.lists.taken_from_hot(place);
             let outcome = self.receive_batch(place);
             let lists = &mut self.common.lists;
-            if outcome != ReceiveOutcome::Closed && lists.first_look == place {
-                lists.first_look += 1;
+            lists.end_hot_turn();
+            // Behind a ring that was removed, another is at its place.
+            if lists
+                .hot
+                .get(place)
+                .is_some_and(|ring| ring.qp_index == qp_index)
+            {
+                // What cannot be received yet is found at each poll: it must not age the other rings.
+                if let ReceiveOutcome::Received(_) = outcome {
+                    lists.arrived(place);
+                }
+                lists.first_look = place + 1;
             }
             if !self.common.completion_queues.queue(cq).is_empty() {
                 return false;

@@ -6,7 +6,7 @@
 //! the context's lock does this: the application's poll, or the engine.
 //!
 //! The process that owns the memory checks the keys under its context's lock. Deregistering
-//! takes the same word, so the device does not access the memory afterwards.
+//! takes the same lock, so the device does not access the memory afterwards.
 
 use std::time::Instant;
 
@@ -217,8 +217,8 @@ impl SoftQueuePair {
         };
         // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender leaves
         // alone until the acknowledgement, or in an arena that `_arena` keeps mapped. The receive
-        // was checked to lie in a region of this context, which stays registered while the owner
-        // word is held, and its bytes belong to the device until its completion is polled. The two
+        // was checked to lie in a region of this context, which stays registered while the
+        // context's lock is held, and its bytes belong to the device until its completion is polled. The two
         // ranges are in different mappings, so they do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
         if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
