@@ -265,7 +265,7 @@ impl State {
             let outcome = self.receive_batch(place);
             let lists = &mut self.common.lists;
             lists.end_hot_turn();
-            // Behind a ring that was removed, another is at its place.
+            // If the ring was removed, another may have its place.
             if lists
                 .hot
                 .get(place)
