@@ -3,17 +3,19 @@
 //! of others.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::link::NewRing;
 use super::context::peer::Peer;
+use super::context::state::State;
 use super::process::node::Node;
 use super::process::node::domain::Domain;
 use super::reliable::connect::Ready;
 use super::shared::announcements::AnnouncementPage;
 use super::shared::descriptor::Descriptor;
-use super::shared::memory::{Mapping, PeerMemory};
+use super::shared::memory::{Mapping, PeerMemory, SharedMemory};
 use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver, RingSender};
 use super::shared::wake_socket::EngineCaller;
 use crate::types::{
@@ -137,31 +139,126 @@ fn a_poll_looks_at_the_announcements_of_one_peer() {
     }
 }
 
-/// The peer names an arena that it never sends, so each poll finds the same message again. 400 polls
-/// that receive nothing age a ring by 25 arrivals, which are not enough for it to go cold.
-#[test]
-fn a_message_that_cannot_be_received_makes_no_other_ring_cold() {
-    let mut polled = Polled::new(2, 1..1);
-    let mut receives = vec![polled.slots.pop().expect("a slot")];
-    let posted = polled.qps[0].post_recv(&mut receives, 1);
-    posted.expect("there is room");
-    let found = polled.domain.node.find_queue_pair(polled.qps[0].qp_num().0);
-    let (_, qp_index) = found.expect("it was created");
-    let notifier = polled.notifier();
-    // The engine does not look meanwhile: it cannot enter the context.
-    let mut state = polled.domain.enter().expect("no fork");
-    let rings = state.split(qp_index).0.link.rings().expect("rings");
-    let never_sent = Descriptor {
-        arena: u64::MAX,
-        offset: 0,
-        len: 8,
-    };
-    sender_to(&rings.receiver, &notifier).send_descriptor(never_sent, 0);
-    for _ in 0..400 {
+/// Messages in an arena that has not arrived, at most one in the ring of each queue pair.
+struct Blocked {
+    polled: Polled,
+    qp_indexes: Vec<u32>,
+    notifier: Arc<ContextNotifier>,
+    /// The number of the arena.
+    arena: u64,
+}
+
+impl Blocked {
+    fn new(queue_pairs: usize) -> Self {
+        let mut polled = Polled::new(queue_pairs, 1..1);
+        let mut qp_indexes = Vec::new();
+        for qp in &mut polled.qps {
+            let mut receives = vec![polled.slots.pop().expect("a slot")];
+            qp.post_recv(&mut receives, 1).expect("there is room");
+            let found = polled.domain.node.find_queue_pair(qp.qp_num().0);
+            qp_indexes.push(found.expect("it was created").1);
+        }
+        Self {
+            notifier: polled.notifier(),
+            arena: polled.domain.node.next_arena(),
+            polled,
+            qp_indexes,
+        }
+    }
+
+    /// Sends the message to the first rings. The state keeps the engine outside.
+    fn send(&self, state: &mut State, rings: usize) {
+        for &qp_index in &self.qp_indexes[..rings] {
+            let rings = state.split(qp_index).0.link.rings().expect("rings");
+            let message = Descriptor {
+                arena: self.arena,
+                offset: 0,
+                len: 8,
+            };
+            sender_to(&rings.receiver, &self.notifier).send_descriptor(message, 0);
+        }
+    }
+
+    /// The arena arrives, as over the link.
+    fn deliver_arena(&self) {
+        let mut state = self.polled.domain.enter().expect("no fork");
+        let rings = state.split(self.qp_indexes[0]).0.link.rings();
+        let peer = Arc::clone(&rings.expect("rings").peer);
+        drop(state);
+        let memory = SharedMemory::arena(4096).expect("memory");
+        let arena = Mapping::from_peer(memory.fd.as_fd(), 4096, PeerMemory::Arena);
+        assert!(peer.add_arena(self.arena, arena.expect("an arena")));
+        self.polled.domain.node.arena_arrived(&peer.gid);
+    }
+}
+
+fn poll_in_vain(state: &mut State, polls: usize) {
+    for _ in 0..polls {
         let polled = state.poll(0, &mut Vec::new(), 1);
         assert_eq!(polled.expect("the queue works"), 0);
     }
+}
+
+/// The peer never sends the arena, so each poll finds the same message again. 400 polls that receive
+/// nothing age a ring by 25 arrivals, which are not enough for it to go cold.
+#[test]
+fn a_message_that_cannot_be_received_makes_no_other_ring_cold() {
+    let blocked = Blocked::new(2);
+    let mut state = blocked.polled.domain.enter().expect("no fork");
+    blocked.send(&mut state, 1);
+    poll_in_vain(&mut state, 400);
     assert_eq!(state.common.lists.hot.len(), 2);
+}
+
+/// Otherwise a peer with many of them would leave no other ring a place among the hot ones, and have each
+/// poll look at all of its own.
+#[test]
+fn rings_with_messages_that_cannot_be_received_go_cold() {
+    let blocked = Blocked::new(40);
+    let mut state = blocked.polled.domain.enter().expect("no fork");
+    blocked.send(&mut state, 40);
+    poll_in_vain(&mut state, 1);
+    assert_eq!(state.common.lists.hot.len(), 16);
+    // Beyond a circle, too, each ring is looked at where it is.
+    let start = Instant::now();
+    poll_in_vain(&mut state, 512);
+    while start.elapsed() < Duration::from_millis(20) {
+        poll_in_vain(&mut state, 64);
+        // A lone one delays no other.
+        assert_eq!(state.common.lists.hot.len(), 1);
+    }
+}
+
+#[test]
+fn a_cold_ring_goes_on_when_the_arena_of_its_message_arrives() {
+    let mut blocked = Blocked::new(2);
+    let mut state = blocked.polled.domain.enter().expect("no fork");
+    blocked.send(&mut state, 2);
+    poll_in_vain(&mut state, 600);
+    assert_eq!(state.common.lists.cold.len(), 1);
+    drop(state);
+    blocked.deliver_arena();
+    let start = Instant::now();
+    let mut received = 0;
+    while received < 2 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{received} of 2");
+        let completion = blocked.polled.cq.poll_one().expect("the queue works");
+        received += usize::from(completion.is_some());
+    }
+}
+
+/// A sleeping context rests while nothing of it can be received, and no announcement follows the arena.
+#[test]
+fn an_arena_wakes_a_context_that_sleeps_before_a_message_in_it() {
+    let blocked = Blocked::new(2);
+    let mut state = blocked.polled.domain.enter().expect("no fork");
+    blocked.send(&mut state, 2);
+    state.arm(0, false);
+    assert!(state.is_idle());
+    drop(state);
+    blocked.deliver_arena();
+    let state = blocked.polled.domain.enter().expect("no fork");
+    assert!(!state.common.pending.is_asleep());
 }
 
 /// A ring that arrives before its queue pair is at RTR is kept, whatever other processes send for

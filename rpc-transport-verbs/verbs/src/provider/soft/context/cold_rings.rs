@@ -194,11 +194,17 @@ impl ColdRings {
     /// Takes the announced ring that has waited longest and has a message out of the queue.
     pub(crate) fn pop_announced(&mut self) -> Option<u32> {
         let (qp_index, _) = self.next_announced()?;
-        self.announced.pop_front();
-        if let Some(ring) = self.get_mut(qp_index) {
+        self.put_off();
+        Some(qp_index)
+    }
+
+    /// Takes the ring that `next_announced` has returned out of the queue.
+    pub(super) fn put_off(&mut self) {
+        if let Some(qp_index) = self.announced.pop_front()
+            && let Some(ring) = self.get_mut(qp_index)
+        {
             ring.is_announced = false;
         }
-        Some(qp_index)
     }
 
     /// Has later looks go to all rings of a sender, of which announcements were lost.

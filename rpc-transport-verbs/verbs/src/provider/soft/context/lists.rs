@@ -229,6 +229,13 @@ impl Lists {
         }
     }
 
+    /// Notes that the announced ring that `look_at_announced` has returned had its turn, and that its message
+    /// cannot be received. It is not announced any more.
+    pub(crate) fn put_off_announced(&mut self) {
+        self.cold_turns = self.cold_turns.saturating_sub(1);
+        self.cold.put_off();
+    }
+
     /// Notes that a hot ring had its turn, whether or not its message could be received.
     #[inline]
     pub(crate) fn end_hot_turn(&mut self) {

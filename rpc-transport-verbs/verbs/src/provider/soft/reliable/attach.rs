@@ -157,6 +157,13 @@ impl State {
 
     // ---- the engine ----
 
+    /// Has the rings of a peer looked at, of which an arena has arrived: cold ones may be blocked for want of
+    /// it, and their sender need not announce them again.
+    pub(crate) fn arena_arrived(&mut self, gid: &Gid) {
+        self.common.lists.cold.owe(gid);
+        self.finish_turn();
+    }
+
     /// Adds the page of a peer. Returns the one that it replaces.
     pub(crate) fn add_ready_peer(&mut self, peer: ReadyPeer) -> Option<ReadyPeer> {
         let old = self.forget_ready_peer(&peer.gid);

@@ -251,7 +251,7 @@ impl State {
             let commit = ring.next.look().filter(|_| !inject!(LateMessage));
             let Some(commit) = commit else {
                 // A ring that goes cold is replaced by another, at the same place.
-                if self.stays_hot(place) {
+                if self.stays_hot(place, false) {
                     self.common.lists.first_look += 1;
                 }
                 continue;
@@ -262,20 +262,22 @@ impl State {
             {
                 return true;
             }
-            let outcome = self.receive_batch(place);
+            let outcome = self.receive_batch(ring, qp_index);
             let lists = &mut self.common.lists;
             lists.end_hot_turn();
-            // If the ring was removed, another may have its place.
-            if lists
-                .hot
-                .get(place)
-                .is_some_and(|ring| ring.qp_index == qp_index)
-            {
-                // What cannot be received yet is found at each poll: it must not age the other rings.
-                if let ReceiveOutcome::Received(_) = outcome {
+            // Another ring has the place of one that is removed, or goes cold.
+            let keeps_place = match outcome {
+                ReceiveOutcome::Received(_) => {
                     lists.arrived(place);
+                    true
                 }
-                lists.first_look = place + 1;
+                // Such a message is found at each poll: it must not age the other rings.
+                ReceiveOutcome::Empty => self.stays_hot(place, false),
+                ReceiveOutcome::Blocked => self.stays_hot(place, true),
+                ReceiveOutcome::Closed => false,
+            };
+            if keeps_place {
+                self.common.lists.first_look = place + 1;
             }
             if !self.common.completion_queues.queue(cq).is_empty() {
                 return false;
@@ -322,11 +324,14 @@ impl State {
         if is_quiet && self.receive_straight(ring, qp_index, commit, cq, out) {
             return true;
         }
-        // The general path receives from hot rings only.
-        let (qp, common) = self.split(qp_index);
-        match qp.link.rings() {
-            Some(rings) => common.lists.make_hot(rings, qp_index),
-            None => common.lists.remove_ring(qp_index),
+        match self.receive_batch(ring, qp_index) {
+            ReceiveOutcome::Received(_) => self.taken(ring, qp_index),
+            // It stays cold: a peer may have many such rings. The next look at it is that of a
+            // circle, or follows the arena.
+            ReceiveOutcome::Empty | ReceiveOutcome::Blocked => {
+                self.common.lists.put_off_announced()
+            }
+            ReceiveOutcome::Closed => {}
         }
         false
     }
@@ -375,12 +380,19 @@ impl State {
         } else {
             return false;
         }
+        self.taken(ring, qp_index);
+        true
+    }
+
+    /// Notes that messages were taken from a ring, which may have to go hot.
+    #[inline(always)]
+    fn taken(&mut self, ring: RingPlace, qp_index: u32) {
+        let (qp, common) = self.split(qp_index);
         if common.lists.taken(ring)
             && let Some(rings) = qp.link.rings()
         {
             common.lists.make_hot(rings, qp_index);
         }
-        true
     }
 }
 

@@ -12,6 +12,7 @@ use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::check::check_queue_pair;
 use crate::provider::soft::context::link::Link;
+use crate::provider::soft::context::lists::RingPlace;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, State};
@@ -33,13 +34,14 @@ impl State {
                 place += 1;
                 continue;
             }
-            match self.receive_batch(place) {
+            match self.receive_hot(place) {
                 ReceiveOutcome::Received(count) => {
                     received += count;
                     self.common.lists.arrived(place);
                     place += 1;
                 }
-                ReceiveOutcome::Empty => place += usize::from(self.stays_hot(place)),
+                ReceiveOutcome::Empty => place += usize::from(self.stays_hot(place, false)),
+                ReceiveOutcome::Blocked => place += usize::from(self.stays_hot(place, true)),
                 ReceiveOutcome::Closed => {}
             }
         }
@@ -61,20 +63,23 @@ impl State {
         executed
     }
 
-    /// Receives a batch of messages from a hot ring. If the outcome is `Closed`, the ring is not hot
-    /// any more.
-    pub(crate) fn receive_batch(&mut self, place: usize) -> ReceiveOutcome {
-        let Self {
-            queue_pairs,
-            common,
-        } = self;
-        let qp = &mut queue_pairs[common.lists.hot[place].qp_index];
+    /// Receives a batch of messages from the hot ring at this place.
+    fn receive_hot(&mut self, place: usize) -> ReceiveOutcome {
+        let qp_index = self.common.lists.hot[place].qp_index;
+        self.receive_batch(RingPlace::Hot(place), qp_index)
+    }
+
+    /// Receives a batch of messages from a queue pair's ring. If the outcome is `Closed`, the ring is in no
+    /// list any more.
+    pub(crate) fn receive_batch(&mut self, ring: RingPlace, qp_index: u32) -> ReceiveOutcome {
+        let (qp, common) = self.split(qp_index);
         let outcome = qp.receive(common);
-        match (&qp.link, common.lists.hot.get_mut(place)) {
-            (Link::Rings(rings), Some(ring)) if outcome != ReceiveOutcome::Closed => {
-                rings.receiver.update(&mut ring.next);
+        match &qp.link {
+            // A queue pair that has failed has removed its ring.
+            Link::Rings(rings) if outcome != ReceiveOutcome::Closed => {
+                rings.receiver.update(common.lists.next_of(ring));
             }
-            _ => common.lists.remove_ring(qp.core.index),
+            _ => common.lists.remove_ring(qp_index),
         }
         outcome
     }
@@ -169,18 +174,18 @@ impl State {
         }
     }
 
-    /// Decides whether a ring stays hot after it was found empty. If not, it is removed from the
-    /// list, and the last ring takes its place.
+    /// Decides whether a ring stays hot after nothing was received from it: it was found empty, or
+    /// `is_blocked`. If not, it is removed from the list, and the last ring takes its place.
     #[inline]
-    pub(crate) fn stays_hot(&mut self, place: usize) -> bool {
+    pub(crate) fn stays_hot(&mut self, place: usize, is_blocked: bool) -> bool {
         let lists = &self.common.lists;
         let is_recent = lists.is_recent(place) && (lists.hot.len() == 1 || !inject!(GoesCold));
-        is_recent || !self.goes_cold(place)
+        is_recent || !self.goes_cold(place, is_blocked)
     }
 
-    /// Makes a hot ring cold unless it holds a message, and returns true if it did. The ring is then
-    /// removed from the list, and the last ring takes its place.
-    fn goes_cold(&mut self, place: usize) -> bool {
+    /// Makes a hot ring cold unless it holds a message that may be received, and returns true if it did. The
+    /// ring is then removed from the list, and the last ring takes its place.
+    fn goes_cold(&mut self, place: usize, is_blocked: bool) -> bool {
         let Self {
             queue_pairs,
             common,
@@ -189,7 +194,7 @@ impl State {
         let Some(rings) = qp.link.rings_mut() else {
             return false;
         };
-        let is_cold = rings.receiver.try_go_cold();
+        let is_cold = rings.receiver.try_go_cold(is_blocked);
         if is_cold {
             common.lists.make_cold(place, rings.peer.gid);
         }
@@ -378,19 +383,19 @@ impl State {
         // unless a completion from this loop has woken the context.
         let mut patience = SLOT_COUNT * (1 + self.common.lists.hot.len() as u64);
         while place < self.common.lists.hot.len() {
-            match self.receive_batch(place) {
+            match self.receive_hot(place) {
                 ReceiveOutcome::Received(_) if patience > 0 => {
                     patience -= 1;
                     found_nothing = false;
                 }
                 ReceiveOutcome::Closed => {}
-                ReceiveOutcome::Empty if self.goes_cold(place) => found_nothing = false,
+                ReceiveOutcome::Blocked if self.goes_cold(place, true) => found_nothing = false,
+                ReceiveOutcome::Empty if self.goes_cold(place, false) => found_nothing = false,
                 // A message arrived between the two looks.
                 ReceiveOutcome::Empty if !found_nothing => found_nothing = true,
-                // The message cannot be received yet, because the arena that it names has not
-                // arrived; or the patience is used up. The ring stays hot, so the context is not at
-                // rest, and the engine retries at its next tick.
-                ReceiveOutcome::Empty | ReceiveOutcome::Received(_) => {
+                // The patience is used up. The ring stays hot, so the context is not at rest, and the
+                // engine retries at its next tick.
+                ReceiveOutcome::Empty | ReceiveOutcome::Blocked | ReceiveOutcome::Received(_) => {
                     place += 1;
                     found_nothing = false;
                 }

@@ -42,8 +42,10 @@ const BATCH: usize = SLOT_COUNT as usize / 2;
 pub(crate) enum ReceiveOutcome {
     /// Number of messages received.
     Received(usize),
-    /// The ring is empty, or its next message cannot be received now.
+    /// The ring is empty, or it waits until its sender retries.
     Empty,
+    /// Its next message names an arena that has not arrived.
+    Blocked,
     /// The queue pair does not receive any more.
     Closed,
 }
@@ -169,7 +171,8 @@ impl SoftQueuePair {
             match self.receive_one(common) {
                 Step::Received => received += 1,
                 Step::Wait if received == 0 => break ReceiveOutcome::Empty,
-                Step::Wait => break ReceiveOutcome::Received(received),
+                Step::Blocked if received == 0 => break ReceiveOutcome::Blocked,
+                Step::Wait | Step::Blocked => break ReceiveOutcome::Received(received),
                 Step::Failed => break ReceiveOutcome::Closed,
             }
         };
@@ -258,7 +261,7 @@ impl SoftQueuePair {
                 self.send_rnr_nak(common);
                 Step::Wait
             }
-            Err(Rejection::NotYet) => Step::Wait,
+            Err(Rejection::NotYet) => Step::Blocked,
             Err(Rejection::Lost) => {
                 // Messages behind it may be whole, but a reliable connection delivers nothing behind a
                 // message that it has lost. The receive stays posted.
@@ -480,5 +483,6 @@ pub(super) fn report_limit(common: &mut Common, srq: Option<usize>) {
 enum Step {
     Received,
     Wait,
+    Blocked,
     Failed,
 }

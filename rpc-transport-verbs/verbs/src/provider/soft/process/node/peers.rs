@@ -87,6 +87,17 @@ impl Node {
         }
     }
 
+    /// Has every context look at the rings of a process, of which an arena has arrived.
+    pub(crate) fn arena_arrived(&self, gid: &Gid) {
+        let mut contexts = Vec::new();
+        self.contexts(&mut contexts);
+        for context in contexts {
+            if let Ok(mut state) = context.enter() {
+                state.arena_arrived(gid);
+            }
+        }
+    }
+
     /// Returns a token for a new link.
     pub(crate) fn next_token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)

@@ -336,14 +336,15 @@ impl RingReceiver {
     }
 
     /// Makes the ring cold. Returns `false` if something arrived meanwhile; the ring then stays
-    /// hot.
-    pub(crate) fn try_go_cold(&mut self) -> bool {
+    /// hot. If `is_blocked`, the caller has found the next message and cannot receive it: nothing that
+    /// arrives behind it can be received either.
+    pub(crate) fn try_go_cold(&mut self, is_blocked: bool) -> bool {
         point!(Arm);
         self.ring.head().readiness.mark.arm();
         point!(SecondLook);
         // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an
         // arrival.
-        if matches!(self.peek(), Ok(None)) {
+        if is_blocked || matches!(self.peek(), Ok(None)) {
             true
         } else {
             self.go_hot();
