@@ -1,7 +1,7 @@
 //! [`CallTable`]: the calls of one connection, from sending to completion.
 //!
 //! ```text
-//!   begin ──▶ InFlight ──complete──▶ Responded ──take──▶ (free)
+//!   begin ──▶ InFlight ──complete──▶ Responded ──take, or end──▶ (free)
 //!                │  │
 //!                │  ├──a long response begins──▶ Receiving ──complete──▶ Responded
 //!                │  └──connection ends──▶ Failed ──take──▶ (free)

@@ -97,7 +97,7 @@ mod with_simulation {
             /// A committed message becomes visible late.
             LateMessage,
             /// An announcement becomes visible late.
-            LateBell,
+            LateAnnouncement,
             /// An acknowledgement becomes visible late, so a send completes late.
             LateCompletion,
             /// A poll returns fewer completions than are available.

@@ -71,7 +71,7 @@ impl World {
         let fault_counters = self.fault_counters();
         let is_late = [
             Fault::LateMessage,
-            Fault::LateBell,
+            Fault::LateAnnouncement,
             Fault::LateCompletion,
             Fault::ShortPoll,
         ]

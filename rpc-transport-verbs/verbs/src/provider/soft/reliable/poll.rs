@@ -292,7 +292,7 @@ impl State {
     /// Takes what the next peer has announced, if there are cold rings, and now and then looks at some of these.
     #[inline]
     fn take_announcements(&mut self) {
-        if !inject!(LateBell) && self.has_work_of_cold_rings() {
+        if !inject!(LateAnnouncement) && self.has_work_of_cold_rings() {
             self.take_more_announcements();
         }
     }

@@ -24,7 +24,7 @@ use crate::types::{AsyncEvent, QpState};
 impl State {
     /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     pub(crate) fn progress(&mut self) -> usize {
-        if !inject!(LateBell) {
+        if !inject!(LateAnnouncement) {
             self.take_all_announcements();
         }
         let mut received = 0;
