@@ -9,8 +9,9 @@
 use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
-use crate::provider::soft::context::lists::RingPlace;
+use crate::provider::soft::context::lists::{Lists, RingPlace};
 use crate::provider::soft::context::pending::Matter;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, Look, State};
 use crate::provider::soft::shared::commit::Commit;
 use crate::types::WorkCompletion;
@@ -325,7 +326,10 @@ impl State {
             return true;
         }
         match self.receive_batch(ring, qp_index) {
-            ReceiveOutcome::Received(_) => self.taken(ring, qp_index),
+            ReceiveOutcome::Received(_) => {
+                let (qp, common) = self.split(qp_index);
+                note_taken(&mut common.lists, ring, qp);
+            }
             // It stays cold: a peer may have many such rings. The next look at it is that of a
             // circle, or follows the arena.
             ReceiveOutcome::Empty | ReceiveOutcome::Blocked => {
@@ -380,19 +384,18 @@ impl State {
         } else {
             return false;
         }
-        self.taken(ring, qp_index);
+        note_taken(&mut common.lists, ring, qp);
         true
     }
+}
 
-    /// Notes that messages were taken from a ring, which may have to go hot.
-    #[inline(always)]
-    fn taken(&mut self, ring: RingPlace, qp_index: u32) {
-        let (qp, common) = self.split(qp_index);
-        if common.lists.taken(ring)
-            && let Some(rings) = qp.link.rings()
-        {
-            common.lists.make_hot(rings, qp_index);
-        }
+/// Notes that messages were taken from the ring of a queue pair, which may have to go hot.
+#[inline(always)]
+fn note_taken(lists: &mut Lists, ring: RingPlace, qp: &SoftQueuePair) {
+    if lists.taken(ring)
+        && let Some(rings) = qp.link.rings()
+    {
+        lists.make_hot(rings, qp.core.index);
     }
 }
 
