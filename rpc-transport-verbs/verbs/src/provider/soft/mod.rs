@@ -85,6 +85,7 @@
 //!   ring in the page that its process has for the context. Polls look at these pages in turns, and
 //!   now and then at cold rings themselves, so that a message that nobody has announced is found
 //!   within ten milliseconds by a context that is polled. A cold ring's messages are received in place.
+//!   A ring whose next message names an arena that has not arrived is looked at when one arrives.
 //! * **Sleeping.** A context with an armed completion queue has only cold rings, and its sleep note
 //!   says that it sleeps. A sender that has announced a ring reads the note and sends a byte through its
 //!   socket to the context. Senders cannot clear the note, so a sender that is killed between two

@@ -33,6 +33,8 @@ pub(crate) struct ColdRings {
     count: usize,
     /// The rings that may have messages, each once. Those that have waited longest are first.
     announced: VecDeque<u32>,
+    /// The rings that wait for an arena, each once.
+    blocked: Vec<u32>,
     /// Index of the ring that is looked at next.
     cursor: usize,
     /// The senders of announcements that were lost.
@@ -61,10 +63,20 @@ pub(crate) struct ColdRing {
     pub(super) sender: Gid,
     /// The [`arrivals`](super::lists::Lists::arrivals) when a message was last taken from the ring.
     pub(super) seen: u64,
-    /// It waits in the queue of announced rings.
-    is_announced: bool,
+    wait: Wait,
     /// Few arrivals had passed it when it was announced: it is to be polled directly.
     is_recent: bool,
+}
+
+/// What a cold ring waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// An announcement.
+    Announcement,
+    /// Its turn: it is in the queue of announced rings.
+    Turn,
+    /// An arena that its next message names. Nothing else has it looked at: a peer may never send the arena.
+    Arena,
 }
 
 impl ColdRing {
@@ -73,7 +85,7 @@ impl ColdRing {
             next,
             sender,
             seen,
-            is_announced: false,
+            wait: Wait::Announcement,
             is_recent: false,
         }
     }
@@ -114,6 +126,7 @@ impl ColdRings {
         if self.rings.len() < end {
             self.rings.resize_with(end, || None);
             self.announced.reserve(end - self.announced.len());
+            self.blocked.reserve(end - self.blocked.len());
         }
     }
 
@@ -127,19 +140,21 @@ impl ColdRings {
     pub(super) fn remove(&mut self, qp_index: u32) -> Option<ColdRing> {
         let ring = self.rings.get_mut(qp_index as usize)?.take()?;
         self.count -= 1;
-        if ring.is_announced {
-            self.announced.retain(|&announced| announced != qp_index);
+        match ring.wait {
+            Wait::Announcement => {}
+            Wait::Turn => self.announced.retain(|&announced| announced != qp_index),
+            Wait::Arena => self.blocked.retain(|&blocked| blocked != qp_index),
         }
         Some(ring)
     }
 
-    /// Has [`next_announced`](Self::next_announced) look at a ring, unless it waits for that.
+    /// Has [`next_announced`](Self::next_announced) look at a ring, unless it waits for that or for an arena.
     #[inline]
     pub(super) fn announce(&mut self, qp_index: u32, is_recent: bool) {
         if let Some(ring) = self.get_mut(qp_index)
-            && !ring.is_announced
+            && ring.wait == Wait::Announcement
         {
-            ring.is_announced = true;
+            ring.wait = Wait::Turn;
             ring.is_recent = is_recent;
             ring.next.prefetch();
             self.announced.push_back(qp_index);
@@ -155,7 +170,7 @@ impl ColdRings {
                 if let Some(commit) = ring.next.look() {
                     return Some((qp_index, commit));
                 }
-                ring.is_announced = false;
+                ring.wait = Wait::Announcement;
             }
             self.announced.pop_front();
         }
@@ -168,7 +183,7 @@ impl ColdRings {
         !self.announced.is_empty()
     }
 
-    pub(super) fn count_announced(&self) -> usize {
+    pub(crate) fn count_announced(&self) -> usize {
         self.announced.len()
     }
 
@@ -184,18 +199,12 @@ impl ColdRings {
         };
         ring.seen = arrivals;
         let goes_hot = ring.is_recent && has_room;
-        ring.is_announced = !goes_hot && ring.next.has_come();
-        if ring.is_announced {
+        if !goes_hot && ring.next.has_come() {
             self.announced.push_back(qp_index);
+        } else {
+            ring.wait = Wait::Announcement;
         }
         goes_hot
-    }
-
-    /// Takes the announced ring that has waited longest and has a message out of the queue.
-    pub(crate) fn pop_announced(&mut self) -> Option<u32> {
-        let (qp_index, _) = self.next_announced()?;
-        self.put_off();
-        Some(qp_index)
     }
 
     /// Takes the ring that `next_announced` has returned out of the queue.
@@ -203,8 +212,26 @@ impl ColdRings {
         if let Some(qp_index) = self.announced.pop_front()
             && let Some(ring) = self.get_mut(qp_index)
         {
-            ring.is_announced = false;
+            ring.wait = Wait::Announcement;
         }
+    }
+
+    /// Has a ring, which is not announced, wait for an arena.
+    pub(crate) fn block(&mut self, qp_index: u32) {
+        if let Some(ring) = self.get_mut(qp_index) {
+            debug_assert_eq!(ring.wait, Wait::Announcement);
+            ring.wait = Wait::Arena;
+            self.blocked.push(qp_index);
+        }
+    }
+
+    /// Ends that for one ring, and returns the index of its queue pair.
+    pub(super) fn pop_blocked(&mut self) -> Option<u32> {
+        let qp_index = self.blocked.pop()?;
+        if let Some(ring) = self.get_mut(qp_index) {
+            ring.wait = Wait::Announcement;
+        }
+        Some(qp_index)
     }
 
     /// Has later looks go to all rings of a sender, of which announcements were lost.

@@ -6,7 +6,7 @@
 //! that finds nothing looks at announcements only.
 
 use super::cold_rings::{ColdRing, ColdRings};
-use super::link::Rings;
+use super::link::{Link, Rings};
 use super::pending::{Matter, Pending};
 use crate::member_list::{Listed, MemberList};
 use crate::provider::soft::shared::announcements::Announcement;
@@ -170,7 +170,7 @@ impl Lists {
     }
 
     /// Makes a cold ring hot. Does nothing with another.
-    pub(crate) fn make_hot(&mut self, rings: &Rings, qp_index: u32) {
+    fn make_hot(&mut self, rings: &Rings, qp_index: u32) {
         if let Some(ColdRing { mut next, .. }) = self.cold.remove(qp_index) {
             rings.receiver.go_hot();
             rings.receiver.update(&mut next);
@@ -213,27 +213,50 @@ impl Lists {
         }
     }
 
+    /// Has polls look at the blocked rings.
+    pub(crate) fn unblock(&mut self) {
+        while let Some(qp_index) = self.cold.pop_blocked() {
+            self.cold.announce(qp_index, false);
+        }
+    }
+
+    /// Notes that messages were taken from the ring of a queue pair with this link, which may go hot.
+    #[inline(always)]
+    pub(crate) fn taken_from(&mut self, place: RingPlace, qp_index: u32, link: &Link) {
+        if self.taken(place)
+            && let Some(rings) = link.rings()
+        {
+            self.make_hot(rings, qp_index);
+        }
+    }
+
     /// Notes that a message was taken from a ring. Returns true if it is a cold one that is to go hot.
     #[inline]
-    pub(crate) fn taken(&mut self, place: RingPlace) -> bool {
+    fn taken(&mut self, place: RingPlace) -> bool {
         match place {
             RingPlace::Hot(place) => {
                 self.taken_from_hot(place);
                 false
             }
             RingPlace::Cold(_) => {
-                self.cold_turns = self.cold_turns.saturating_sub(1);
+                self.end_cold_turn();
                 self.arrivals += 1;
                 self.cold.end_turn(self.arrivals, self.hot.len() < MAX_HOT)
             }
         }
     }
 
-    /// Notes that the announced ring that `look_at_announced` has returned had its turn, and that its message
-    /// cannot be received. It is not announced any more.
+    /// Notes that the announced ring that `look_at_announced` has returned had its turn, and that nothing was
+    /// received from it. It is not announced any more.
     pub(crate) fn put_off_announced(&mut self) {
-        self.cold_turns = self.cold_turns.saturating_sub(1);
+        self.end_cold_turn();
         self.cold.put_off();
+    }
+
+    /// Notes that an announced ring had its turn.
+    #[inline]
+    pub(crate) fn end_cold_turn(&mut self) {
+        self.cold_turns = self.cold_turns.saturating_sub(1);
     }
 
     /// Notes that a hot ring had its turn, whether or not its message could be received.
@@ -374,7 +397,9 @@ mod tests {
             assert!(found.is_some_and(|(_, found, _)| found == qp_index));
             count += usize::from(lists.taken(RingPlace::Cold(qp_index)));
             // It is left cold, and without an announcement.
-            lists.cold.pop_announced();
+            if lists.look_at_announced().is_some() {
+                lists.put_off_announced();
+            }
         }
         count
     }

@@ -25,8 +25,6 @@ struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
     /// Bytes of the arenas.
     arena_bytes: u64,
-    /// A message named an arena that has not arrived.
-    was_missed: bool,
     /// The [`ContextNotifier`]s of the contexts that the peer has announced.
     contexts: HashMap<u32, Arc<ContextNotifier>>,
 }
@@ -83,15 +81,7 @@ impl Peer {
     /// Returns the arena; `None` if it has not arrived yet. Not on the data path: the caller caches
     /// the last arena.
     pub(crate) fn arena(&self, number: u64) -> Option<Arc<Mapping>> {
-        let mut memory = self.memory();
-        let arena = memory.arenas.get(&number).cloned();
-        memory.was_missed |= arena.is_none();
-        arena
-    }
-
-    /// Returns true if an arena was asked for in vain since the last call.
-    pub(crate) fn take_missed(&self) -> bool {
-        std::mem::take(&mut self.memory().was_missed)
+        self.memory().arenas.get(&number).cloned()
     }
 
     /// Records how one of the peer's contexts is notified.
@@ -111,25 +101,5 @@ impl Peer {
     /// announced it.
     pub(crate) fn context(&self, number: u32) -> Option<Arc<ContextNotifier>> {
         self.memory().contexts.get(&number).cloned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-
-    use super::*;
-    use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
-
-    #[test]
-    fn an_arena_is_missed_until_it_has_arrived() {
-        let peer = Peer::new(Gid::default());
-        assert!(!peer.take_missed());
-        assert!(peer.arena(1).is_none());
-        let memory = SharedMemory::arena(4096).unwrap();
-        let mapping = Mapping::from_peer(memory.fd.as_fd(), 4096, PeerMemory::Arena);
-        assert!(peer.add_arena(1, mapping.unwrap()));
-        assert!(peer.take_missed());
-        assert!(peer.arena(1).is_some() && !peer.take_missed());
     }
 }

@@ -11,6 +11,7 @@
 //! no rules: `rings` and `tcp`. `reliable` brings them together, for one queue pair and for all.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use slab::Slab;
@@ -63,6 +64,9 @@ pub(crate) struct Common {
     /// When the engine last checked the queue pairs with unacknowledged sends.
     pub(crate) timers_expired_at: Option<Instant>,
     pub(crate) events: Arc<EventQueue>,
+    /// A ring is blocked, or was: when an arena arrives, the engine clears this and calls
+    /// [`State::arena_arrived`].
+    pub(crate) awaits_arena: Arc<AtomicBool>,
     pub(crate) options: SoftOptions,
 }
 
@@ -107,6 +111,7 @@ impl State {
                 acks_due: 0,
                 timers_expired_at: None,
                 events,
+                awaits_arena: Arc::default(),
                 options,
             },
         }

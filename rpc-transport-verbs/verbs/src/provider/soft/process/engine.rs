@@ -5,9 +5,9 @@
 //! receives and completes while the application does not poll, so that messages are received,
 //! acknowledged, and counted against the limit of a shared receive queue while a handler blocks. It
 //! also expires timers. At a tick it only tries to acquire the context's lock, and it releases the word
-//! after a bounded batch. For a message of a link that concerns one queue pair, such as its ring,
-//! it waits for the word, which a thread holds for one batch at most. While all contexts sleep and
-//! await nothing, it ticks ten times slower. One-sided requests for a context that no thread polls
+//! after a bounded batch. For a message of a link that concerns one queue pair, such as its ring, or
+//! an arena that a context waits for, it waits for the word, which a thread holds for one batch at
+//! most. While all contexts sleep and await nothing, it ticks ten times slower. One-sided requests for a context that no thread polls
 //! do not wait for a tick: their sender wakes the engine.
 //!
 //! A tick that finds that no thread has polled a context since the last tick sets the context's sleep
@@ -224,7 +224,7 @@ impl Engine {
     }
 
     fn receive(&mut self, link: &Link) {
-        let mut is_called = false;
+        let (mut is_called, mut has_arena) = (false, false);
         let mut end = None;
         // The messages after these raise another event.
         for _ in 0..MESSAGES_PER_EVENT {
@@ -233,6 +233,7 @@ impl Engine {
                 Ok(Packet::End) => end = Some(None),
                 Ok(packet) => {
                     is_called |= matches!(packet, Packet::Message(LinkMessage::Wake, _));
+                    has_arena |= matches!(packet, Packet::Message(LinkMessage::Arena { .. }, _));
                     if let Err(reason) = inbound::handle(&self.node, link, packet) {
                         end = Some(Some(reason));
                     }
@@ -242,6 +243,9 @@ impl Engine {
             if end.is_some() {
                 break;
             }
+        }
+        if has_arena {
+            self.node.arena_arrived();
         }
         if is_called {
             self.handle_unattended(None);

@@ -187,9 +187,6 @@ fn map_arena(node: &Node, link: &Link, number: u64, file: &PeerFile) -> Result<(
         let reason = format!("it announced its memory region {number} twice");
         return Err(Failure::Wrong(reason));
     }
-    if peer.take_missed() {
-        node.arena_arrived(&peer.gid);
-    }
     Ok(())
 }
 

@@ -157,10 +157,9 @@ impl State {
 
     // ---- the engine ----
 
-    /// Has the rings of a peer looked at, of which an arena has arrived: cold ones may be blocked for want of
-    /// it, and their sender need not announce them again.
-    pub(crate) fn arena_arrived(&mut self, gid: &Gid) {
-        self.common.lists.cold.owe(gid);
+    /// Has blocked rings looked at: an arena has arrived.
+    pub(crate) fn arena_arrived(&mut self) {
+        self.common.lists.unblock();
         self.finish_turn();
     }
 
@@ -176,7 +175,7 @@ impl State {
     pub(crate) fn forget_ready_peer(&mut self, gid: &Gid) -> Option<ReadyPeer> {
         let gone = self.common.ready.remove(gid)?;
         self.common.lists.cold.owe(gid);
-        self.take_all_announcements();
+        self.receive_announced();
         self.finish_turn();
         Some(gone)
     }
@@ -238,6 +237,7 @@ impl State {
         let common = &self.common;
         (common.pending.is_asleep() || self.queue_pairs.is_empty())
             && common.lists.hot.is_empty()
+            && !common.lists.cold.has_announced()
             && common.lists.awaiting.is_empty()
             && common.lists.unacked.is_empty()
             && common.tcp.acks_owed.is_empty()

@@ -9,9 +9,8 @@
 use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
-use crate::provider::soft::context::lists::{Lists, RingPlace};
+use crate::provider::soft::context::lists::RingPlace;
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, Look, State};
 use crate::provider::soft::shared::commit::Commit;
 use crate::types::WorkCompletion;
@@ -252,7 +251,7 @@ impl State {
             let commit = ring.next.look().filter(|_| !inject!(LateMessage));
             let Some(commit) = commit else {
                 // A ring that goes cold is replaced by another, at the same place.
-                if self.stays_hot(place, false) {
+                if self.stays_hot(place) {
                     self.common.lists.first_look += 1;
                 }
                 continue;
@@ -272,9 +271,12 @@ impl State {
                     lists.arrived(place);
                     true
                 }
-                // Such a message is found at each poll: it must not age the other rings.
-                ReceiveOutcome::Empty => self.stays_hot(place, false),
-                ReceiveOutcome::Blocked => self.stays_hot(place, true),
+                // A message that waits for its sender's retry: it must not age the other rings.
+                ReceiveOutcome::Empty => self.stays_hot(place),
+                ReceiveOutcome::Blocked => {
+                    self.block_hot(place);
+                    false
+                }
                 ReceiveOutcome::Closed => false,
             };
             if keeps_place {
@@ -325,18 +327,7 @@ impl State {
         if is_quiet && self.receive_straight(ring, qp_index, commit, cq, out) {
             return true;
         }
-        match self.receive_batch(ring, qp_index) {
-            ReceiveOutcome::Received(_) => {
-                let (qp, common) = self.split(qp_index);
-                note_taken(&mut common.lists, ring, qp);
-            }
-            // It stays cold: a peer may have many such rings. The next look at it is that of a
-            // circle, or follows the arena.
-            ReceiveOutcome::Empty | ReceiveOutcome::Blocked => {
-                self.common.lists.put_off_announced()
-            }
-            ReceiveOutcome::Closed => {}
-        }
+        self.receive_announced_ring(ring, qp_index);
         false
     }
 
@@ -384,18 +375,8 @@ impl State {
         } else {
             return false;
         }
-        note_taken(&mut common.lists, ring, qp);
+        common.lists.taken_from(ring, qp_index, &qp.link);
         true
-    }
-}
-
-/// Notes that messages were taken from the ring of a queue pair, which may have to go hot.
-#[inline(always)]
-fn note_taken(lists: &mut Lists, ring: RingPlace, qp: &SoftQueuePair) {
-    if lists.taken(ring)
-        && let Some(rings) = qp.link.rings()
-    {
-        lists.make_hot(rings, qp.core.index);
     }
 }
 

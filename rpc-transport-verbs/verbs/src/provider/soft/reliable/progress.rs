@@ -24,10 +24,10 @@ use crate::types::{AsyncEvent, QpState};
 impl State {
     /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     pub(crate) fn progress(&mut self) -> usize {
-        if !inject!(LateAnnouncement) {
-            self.take_all_announcements();
-        }
         let mut received = 0;
+        if !inject!(LateAnnouncement) {
+            received += self.receive_announced();
+        }
         let mut place = 0;
         while place < self.common.lists.hot.len() {
             if inject!(LateMessage) {
@@ -40,8 +40,8 @@ impl State {
                     self.common.lists.arrived(place);
                     place += 1;
                 }
-                ReceiveOutcome::Empty => place += usize::from(self.stays_hot(place, false)),
-                ReceiveOutcome::Blocked => place += usize::from(self.stays_hot(place, true)),
+                ReceiveOutcome::Empty => place += usize::from(self.stays_hot(place)),
+                ReceiveOutcome::Blocked => self.block_hot(place),
                 ReceiveOutcome::Closed => {}
             }
         }
@@ -156,36 +156,68 @@ impl State {
 
     // ---- hot and cold rings ----
 
-    /// Takes the announcements of all peers, and makes the rings hot that have messages.
-    pub(crate) fn take_all_announcements(&mut self) {
-        let State {
-            queue_pairs,
-            common,
-        } = self;
-        let Common { ready, lists, .. } = common;
+    /// Takes the announcements of all peers, and receives a batch of messages from each ring that is announced.
+    /// Returns the number of messages.
+    pub(crate) fn receive_announced(&mut self) -> usize {
+        let Common { ready, lists, .. } = &mut self.common;
         ready.take_all(|sender, found| lists.announced(sender, found));
         lists.cold.look_at_owed();
-        while let Some(qp_index) = lists.cold.pop_announced() {
-            // A ring is removed from the cold ones before its queue pair is.
-            match queue_pairs[qp_index].link.rings() {
-                Some(rings) => lists.make_hot(rings, qp_index),
-                None => lists.remove_ring(qp_index),
+        let mut received = 0;
+        // A ring with more messages is announced again, behind the others.
+        for _ in 0..lists.cold.count_announced() {
+            let Some((ring, qp_index, _)) = self.common.lists.look_at_announced() else {
+                break;
+            };
+            received += self.receive_announced_ring(ring, qp_index);
+        }
+        received
+    }
+
+    /// Ends the turn of the ring that `look_at_announced` has returned: receives a batch of messages, and
+    /// returns their number. The ring stays cold unless it had one: a peer may have many that never do.
+    pub(super) fn receive_announced_ring(&mut self, ring: RingPlace, qp_index: u32) -> usize {
+        let outcome = self.receive_batch(ring, qp_index);
+        let (qp, common) = self.split(qp_index);
+        match outcome {
+            ReceiveOutcome::Received(count) => {
+                common.lists.taken_from(ring, qp_index, &qp.link);
+                return count;
             }
+            // Its sender announces it when it retries.
+            ReceiveOutcome::Empty => common.lists.put_off_announced(),
+            ReceiveOutcome::Blocked => {
+                common.lists.put_off_announced();
+                common.lists.cold.block(qp_index);
+            }
+            ReceiveOutcome::Closed => common.lists.end_cold_turn(),
+        }
+        0
+    }
+
+    /// Makes a hot ring cold, of which the next message names an arena that has not arrived. The last hot ring
+    /// takes its place.
+    pub(super) fn block_hot(&mut self, place: usize) {
+        let qp_index = self.common.lists.hot[place].qp_index;
+        let (qp, common) = self.split(qp_index);
+        if let Some(rings) = qp.link.rings() {
+            rings.receiver.go_cold();
+            common.lists.make_cold(place, rings.peer.gid);
+            common.lists.cold.block(qp_index);
         }
     }
 
-    /// Decides whether a ring stays hot after nothing was received from it: it was found empty, or
-    /// `is_blocked`. If not, it is removed from the list, and the last ring takes its place.
+    /// Decides whether a ring stays hot after it was found empty. If not, it is removed from the
+    /// list, and the last ring takes its place.
     #[inline]
-    pub(crate) fn stays_hot(&mut self, place: usize, is_blocked: bool) -> bool {
+    pub(crate) fn stays_hot(&mut self, place: usize) -> bool {
         let lists = &self.common.lists;
         let is_recent = lists.is_recent(place) && (lists.hot.len() == 1 || !inject!(GoesCold));
-        is_recent || !self.goes_cold(place, is_blocked)
+        is_recent || !self.goes_cold(place)
     }
 
-    /// Makes a hot ring cold unless it holds a message that may be received, and returns true if it did. The
-    /// ring is then removed from the list, and the last ring takes its place.
-    fn goes_cold(&mut self, place: usize, is_blocked: bool) -> bool {
+    /// Makes a hot ring cold unless it holds a message, and returns true if it did. The ring is then
+    /// removed from the list, and the last ring takes its place.
+    fn goes_cold(&mut self, place: usize) -> bool {
         let Self {
             queue_pairs,
             common,
@@ -194,7 +226,7 @@ impl State {
         let Some(rings) = qp.link.rings_mut() else {
             return false;
         };
-        let is_cold = rings.receiver.try_go_cold(is_blocked);
+        let is_cold = rings.receiver.try_go_cold();
         if is_cold {
             common.lists.make_cold(place, rings.peer.gid);
         }
@@ -376,11 +408,15 @@ impl State {
         if self.wake_if_disarmed() {
             return;
         }
-        self.take_all_announcements();
+        // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays announced or
+        // hot, unless a completion from this loop has woken the context.
+        for _ in 0..SLOT_COUNT {
+            if self.receive_announced() == 0 {
+                break;
+            }
+        }
         let mut place = 0;
         let mut found_nothing = false;
-        // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
-        // unless a completion from this loop has woken the context.
         let mut patience = SLOT_COUNT * (1 + self.common.lists.hot.len() as u64);
         while place < self.common.lists.hot.len() {
             match self.receive_hot(place) {
@@ -389,13 +425,16 @@ impl State {
                     found_nothing = false;
                 }
                 ReceiveOutcome::Closed => {}
-                ReceiveOutcome::Blocked if self.goes_cold(place, true) => found_nothing = false,
-                ReceiveOutcome::Empty if self.goes_cold(place, false) => found_nothing = false,
+                ReceiveOutcome::Blocked => {
+                    self.block_hot(place);
+                    found_nothing = false;
+                }
+                ReceiveOutcome::Empty if self.goes_cold(place) => found_nothing = false,
                 // A message arrived between the two looks.
                 ReceiveOutcome::Empty if !found_nothing => found_nothing = true,
                 // The patience is used up. The ring stays hot, so the context is not at rest, and the
                 // engine retries at its next tick.
-                ReceiveOutcome::Empty | ReceiveOutcome::Blocked | ReceiveOutcome::Received(_) => {
+                ReceiveOutcome::Empty | ReceiveOutcome::Received(_) => {
                     place += 1;
                     found_nothing = false;
                 }

@@ -8,6 +8,7 @@
 //! The process that owns the memory checks the keys under its context's lock. Deregistering
 //! takes the same lock, so the device does not access the memory afterwards.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::connect::AckOutcome;
@@ -171,6 +172,9 @@ impl SoftQueuePair {
             match self.receive_one(common) {
                 Step::Received => received += 1,
                 Step::Wait if received == 0 => break ReceiveOutcome::Empty,
+                // The arena may have arrived since, without a notice. It brings one from now on, so this
+                // looks once more.
+                Step::Blocked if !common.awaits_arena.swap(true, Ordering::Relaxed) => {}
                 Step::Blocked if received == 0 => break ReceiveOutcome::Blocked,
                 Step::Wait | Step::Blocked => break ReceiveOutcome::Received(received),
                 Step::Failed => break ReceiveOutcome::Closed,

@@ -44,6 +44,9 @@
 //!  A5 wait for the files
 //! ```
 //!
+//! A ring whose next message names an arena that has not arrived needs no R3: only the arena's arrival, of
+//! which the engine tells the context, lets anything be received from it.
+//!
 //! No message is lost during sleep. If the sender's S4 finds a ring hot, then R3, in A4, finds its
 //! message, as above. If S4 finds it cold, the two fences order the rest: if A3 missed the
 //! announcement *and* S6 missed the note, each side's load would have come before the other side's

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use biased_lock::{BiasedGuard, BiasedLock};
@@ -100,6 +101,8 @@ pub(crate) struct Domain {
     /// The engine's event token of that set.
     pub(crate) token: u64,
     pub(crate) events: Arc<EventQueue>,
+    /// The same as that of [`Common`](super::super::super::context::state::Common).
+    pub(crate) awaits_arena: Arc<AtomicBool>,
     state: BiasedLock<State>,
     /// Arenas that peers have to map, by number; used at set-up only.
     arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
@@ -132,6 +135,7 @@ impl Domain {
         let engine = (Arc::clone(&node.epoll), token);
         let tcp = TcpLinks::new(tcp_files.clone(), engine)?;
         let state = State::new(mapped(notes)?, Arc::clone(&events), tcp, options);
+        let awaits_arena = Arc::clone(&state.common.awaits_arena);
         let domain = Arc::new(Self {
             fork_guard: node.fork_guard,
             number: node.next_serial(),
@@ -142,6 +146,7 @@ impl Domain {
             tcp_files,
             token,
             events,
+            awaits_arena,
             state: BiasedLock::new(state),
             arenas: Mutex::default(),
         });

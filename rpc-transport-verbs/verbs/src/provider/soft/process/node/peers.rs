@@ -87,13 +87,14 @@ impl Node {
         }
     }
 
-    /// Has every context look at the rings of a process, of which an arena has arrived.
-    pub(crate) fn arena_arrived(&self, gid: &Gid) {
+    /// Has the contexts that wait for an arena look for it: one has arrived.
+    pub(crate) fn arena_arrived(&self) {
         let mut contexts = Vec::new();
         self.contexts(&mut contexts);
+        contexts.retain(|context| context.awaits_arena.swap(false, Ordering::Relaxed));
         for context in contexts {
             if let Ok(mut state) = context.enter() {
-                state.arena_arrived(gid);
+                state.arena_arrived();
             }
         }
     }

@@ -147,7 +147,7 @@ pub fn soft_ring(bytes: &[u8]) {
                 8..16 => receiver.send_fatal_nak(step),
                 16..20 => sender.allow_retry(sender.nak()),
                 20..24 => sender.close(),
-                24..28 => drop(receiver.try_go_cold(false)),
+                24..28 => drop(receiver.try_go_cold()),
                 28..30 => receiver.go_hot(),
                 30 => receiver.set_ready(),
                 _ => receiver.set_closed(),

@@ -336,20 +336,25 @@ impl RingReceiver {
     }
 
     /// Makes the ring cold. Returns `false` if something arrived meanwhile; the ring then stays
-    /// hot. If `is_blocked`, the caller has found the next message and cannot receive it: nothing that
-    /// arrives behind it can be received either.
-    pub(crate) fn try_go_cold(&mut self, is_blocked: bool) -> bool {
+    /// hot.
+    pub(crate) fn try_go_cold(&mut self) -> bool {
         point!(Arm);
         self.ring.head().readiness.mark.arm();
         point!(SecondLook);
         // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an
         // arrival.
-        if is_blocked || matches!(self.peek(), Ok(None)) {
+        if matches!(self.peek(), Ok(None)) {
             true
         } else {
             self.go_hot();
             false
         }
+    }
+
+    /// Makes the ring cold, of which the next message was found and cannot be received: it needs no second
+    /// look, because nothing that arrives behind that message can be received either.
+    pub(crate) fn go_cold(&self) {
+        self.ring.head().readiness.mark.arm();
     }
 
     /// Makes the ring hot: the receiver polls it directly again.

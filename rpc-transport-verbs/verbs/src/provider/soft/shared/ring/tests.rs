@@ -129,7 +129,7 @@ proptest! {
                     acked = 0;
                 }
                 Step::GoCold => {
-                    prop_assert_eq!(receiver.try_go_cold(false), in_flight.is_empty());
+                    prop_assert_eq!(receiver.try_go_cold(), in_flight.is_empty());
                     receiver.go_hot();
                 }
             }
@@ -231,7 +231,7 @@ fn nothing_behind_a_lost_message_is_received() {
     receiver.peek().unwrap().unwrap();
     receiver.stop();
     assert!(receiver.peek().unwrap().is_none());
-    assert!(receiver.try_go_cold(false));
+    assert!(receiver.try_go_cold());
     let plain = Commit {
         len: 5,
         flags: Flags::default(),
@@ -254,7 +254,7 @@ fn a_sender_does_not_start_a_receiver_that_has_stopped() {
 #[test]
 fn a_cold_ring_notifies_its_receiver() {
     let (mut sender, mut receiver) = pair(0);
-    assert!(receiver.try_go_cold(false));
+    assert!(receiver.try_go_cold());
     send(&mut sender, b"hello");
     assert_eq!(sender.ring_doorbell(), ReceiverState::Cold);
     receiver.go_hot();
@@ -265,7 +265,7 @@ fn a_cold_ring_notifies_its_receiver() {
 fn a_ring_does_not_go_cold_over_a_message() {
     let (mut sender, mut receiver) = pair(0);
     send(&mut sender, b"hello");
-    assert!(!receiver.try_go_cold(false));
+    assert!(!receiver.try_go_cold());
     assert_eq!(sender.ring_doorbell(), ReceiverState::Hot);
 }
 
