@@ -65,6 +65,8 @@ pub fn soft_link(bytes: &[u8]) {
                     if inbound::handle(&node(), &link, packet).is_err() {
                         return side.end();
                     }
+                    // As the engine does after an arena.
+                    node().arena_arrived();
                 }
             }
         }

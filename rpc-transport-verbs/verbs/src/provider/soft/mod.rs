@@ -72,8 +72,8 @@
 //!   discarded, and sent again. So no message of a peer holds up acknowledgements, and what a side
 //!   keeps for its peer is bounded.
 //! * **One lock per context** guards all its data-path state, and each poller has a context of its own.
-//!   The lock is biased: it costs the poller no locked instruction. The engine thread only ever tries to
-//!   enter.
+//!   The lock is biased: it costs the poller no locked instruction. At a tick, the engine only tries
+//!   to enter.
 //! * **The straight path.** A poll that finds nothing loads the context's lock, one word of pending
 //!   matters, the next announcement of one peer and the commit word of the only hot ring. A plain
 //!   message goes from its slot into a posted receive and out of the poll as a completion, without

@@ -314,6 +314,7 @@ impl ColdRings {
 
     fn look_at(&mut self, index: usize) {
         if let Some(Some(ring)) = self.rings.get(index)
+            && ring.wait == Wait::Announcement
             && ring.next.has_come()
         {
             // The cast is lossless: it was inserted with such an index.

@@ -379,6 +379,24 @@ mod tests {
         ));
     }
 
+    #[test]
+    fn only_an_arena_has_a_blocked_ring_looked_at() {
+        let (mut lists, receivers) = lists(0, 2);
+        for (qp_index, receiver) in receivers.iter().enumerate() {
+            receiver.commit_for_tests();
+            lists.cold.block(qp_index as u32);
+            lists.announced(&SENDER, Announcement::Ring(qp_index as u32));
+        }
+        lists.cold.owe(&SENDER);
+        lists.cold.look_at_owed();
+        assert!(lists.look_at_announced().is_none());
+        lists.remove_ring(0);
+        lists.unblock();
+        assert!(matches!(lists.look_at_announced(), Some((_, 1, _))));
+        lists.put_off_announced();
+        assert!(lists.look_at_announced().is_none());
+    }
+
     /// Takes messages of announced rings in turn, each announced twice as in a burst. Returns how many were to
     /// make their ring hot.
     fn going_hot(rings: u32) -> usize {

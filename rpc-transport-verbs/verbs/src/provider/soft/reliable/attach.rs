@@ -160,6 +160,7 @@ impl State {
     /// Has blocked rings looked at: an arena has arrived.
     pub(crate) fn arena_arrived(&mut self) {
         self.common.lists.unblock();
+        self.handle_unattended();
         self.finish_turn();
     }
 

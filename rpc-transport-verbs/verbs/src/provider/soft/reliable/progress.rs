@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Handles the consequences of what was done inside of the context. Call this before releasing the
-    /// lock after anything that may have made a ring hot, or completed requests.
+    /// lock after anything that may have made a ring hot or announced, or completed requests.
     #[inline]
     pub(crate) fn finish_turn(&mut self) {
         if self.common.pending.is_asleep() {
@@ -199,10 +199,13 @@ impl State {
     pub(super) fn block_hot(&mut self, place: usize) {
         let qp_index = self.common.lists.hot[place].qp_index;
         let (qp, common) = self.split(qp_index);
-        if let Some(rings) = qp.link.rings() {
-            rings.receiver.go_cold();
-            common.lists.make_cold(place, rings.peer.gid);
-            common.lists.cold.block(qp_index);
+        match qp.link.rings() {
+            Some(rings) => {
+                rings.receiver.go_cold();
+                common.lists.make_cold(place, rings.peer.gid);
+                common.lists.cold.block(qp_index);
+            }
+            None => common.lists.remove_ring(qp_index),
         }
     }
 
@@ -401,7 +404,7 @@ impl State {
 
     /// Receives what has arrived and leaves every ring cold, so that the sender of the next message
     /// notifies this context; or wakes up if no queue is armed any more. Call this before releasing
-    /// the context's lock whenever a ring may have become hot during sleep.
+    /// the context's lock whenever a ring may have become hot or announced during sleep.
     #[cold]
     #[inline(never)]
     fn stay_asleep(&mut self) {
