@@ -225,7 +225,7 @@ impl ColdRings {
         }
     }
 
-    /// Ends that for one ring, and returns the index of its queue pair.
+    /// Takes one ring out of those that wait for an arena. Returns the index of its queue pair.
     pub(super) fn pop_blocked(&mut self) -> Option<u32> {
         let qp_index = self.blocked.pop()?;
         if let Some(ring) = self.get_mut(qp_index) {

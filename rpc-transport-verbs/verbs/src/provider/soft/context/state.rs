@@ -64,7 +64,7 @@ pub(crate) struct Common {
     /// When the engine last checked the queue pairs with unacknowledged sends.
     pub(crate) timers_expired_at: Option<Instant>,
     pub(crate) events: Arc<EventQueue>,
-    /// A ring is blocked, or was: when an arena arrives, the engine clears this and calls
+    /// Set when a ring is blocked. When an arena arrives, the engine clears it and calls
     /// [`State::arena_arrived`].
     pub(crate) awaits_arena: Arc<AtomicBool>,
     pub(crate) options: SoftOptions,

@@ -4,11 +4,11 @@
 //! At a tick it does, for each context, the work that the context's application has not done. It
 //! receives and completes while the application does not poll, so that messages are received,
 //! acknowledged, and counted against the limit of a shared receive queue while a handler blocks. It
-//! also expires timers. At a tick it only tries to acquire the context's lock, and it releases the word
-//! after a bounded batch. For a message of a link that concerns one queue pair, such as its ring, or
-//! an arena that a context waits for, it waits for the word, which a thread holds for one batch at
-//! most. While all contexts sleep and await nothing, it ticks ten times slower. One-sided requests for a context that no thread polls
-//! do not wait for a tick: their sender wakes the engine.
+//! also expires timers. At a tick it only tries to acquire the context's lock, and it releases the lock
+//! after a bounded batch. For a message of a link that concerns one queue pair, such as its ring, and
+//! for an arena that a context waits for, it waits for the lock, which a thread holds for one batch at
+//! most. While all contexts sleep and await nothing, it ticks ten times slower. One-sided requests for
+//! a context that no thread polls do not wait for a tick: their sender wakes the engine.
 //!
 //! A tick that finds that no thread has polled a context since the last tick sets the context's sleep
 //! note: the context is unattended. A sender of one-sided requests that finds the note after its

@@ -157,7 +157,7 @@ impl State {
 
     // ---- the engine ----
 
-    /// Has blocked rings looked at: an arena has arrived.
+    /// Looks at the blocked rings, because an arena has arrived, or has polls do so.
     pub(crate) fn arena_arrived(&mut self) {
         self.common.lists.unblock();
         self.handle_unattended();

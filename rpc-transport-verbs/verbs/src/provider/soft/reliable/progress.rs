@@ -174,7 +174,8 @@ impl State {
     }
 
     /// Ends the turn of the ring that `look_at_announced` has returned: receives a batch of messages, and
-    /// returns their number. The ring stays cold unless it had one: a peer may have many that never do.
+    /// returns their number. The ring goes hot only after a message: a peer may have many rings without one that
+    /// can be received.
     pub(super) fn receive_announced_ring(&mut self, ring: RingPlace, qp_index: u32) -> usize {
         let outcome = self.receive_batch(ring, qp_index);
         let (qp, common) = self.split(qp_index);

@@ -172,8 +172,8 @@ impl SoftQueuePair {
             match self.receive_one(common) {
                 Step::Received => received += 1,
                 Step::Wait if received == 0 => break ReceiveOutcome::Empty,
-                // The arena may have arrived since, without a notice. It brings one from now on, so this
-                // looks once more.
+                // The arena may have arrived after the look and before the flag was set. The engine then
+                // tells nobody, so this looks once more.
                 Step::Blocked if !common.awaits_arena.swap(true, Ordering::Relaxed) => {}
                 Step::Blocked if received == 0 => break ReceiveOutcome::Blocked,
                 Step::Wait | Step::Blocked => break ReceiveOutcome::Received(received),

@@ -101,7 +101,8 @@ pub(crate) struct Domain {
     /// The engine's event token of that set.
     pub(crate) token: u64,
     pub(crate) events: Arc<EventQueue>,
-    /// The same as that of [`Common`](super::super::super::context::state::Common).
+    /// The flag of [`Common`](super::super::super::context::state::Common), which the engine reads without
+    /// the context's lock.
     pub(crate) awaits_arena: Arc<AtomicBool>,
     state: BiasedLock<State>,
     /// Arenas that peers have to map, by number; used at set-up only.

@@ -87,7 +87,7 @@ impl Node {
         }
     }
 
-    /// Has the contexts that wait for an arena look for it: one has arrived.
+    /// Has each context that waits for an arena look at its blocked rings, because an arena has arrived.
     pub(crate) fn arena_arrived(&self) {
         let mut contexts = Vec::new();
         self.contexts(&mut contexts);
