@@ -40,7 +40,9 @@ pub(crate) use protection_domain::ProtectionDomain;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use queue_pair_options::QueuePairOptions;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
-pub use soft::{AwaitedClaim, BadRecord, Credentials, LinkBytes, LinkTarget, Opened, RecordLayer};
+pub use soft::{
+    AwaitedClaim, BadRecord, Credentials, LinkBytes, LinkTarget, Opened, ReadAhead, RecordLayer,
+};
 #[cfg(feature = "test-util")]
 pub use soft::{Killer, SimulatedProcess};
 pub(crate) use soft::{Nonce, OnClaim};

@@ -124,7 +124,7 @@ mod unreliable;
 mod wire;
 
 pub(super) use capacities::{DEVICE_NAME, TCP_DEVICE_NAME};
-pub use context::record_layer::{BadRecord, Opened, RecordLayer};
+pub use context::record_layer::{BadRecord, Opened, ReadAhead, RecordLayer};
 pub(super) use objects::completion_channel::CompletionChannel;
 pub(super) use objects::device::device_infos;
 pub(super) use objects::{

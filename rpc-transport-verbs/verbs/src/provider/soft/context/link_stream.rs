@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, Shutdown};
 
 use super::parts::Part;
-use super::record_layer::RecordLayer;
+use super::record_layer::{ReadAhead, RecordLayer};
 use super::sealed_stream::{SEND_FLAGS, SealedStream};
 #[cfg(any(test, feature = "test-util"))]
 use super::test_records::TestRecords;
@@ -42,16 +42,15 @@ impl LinkStream {
     pub(crate) fn new(socket: OwnedFd, options: &SoftOptions) -> Self {
         #[cfg(any(test, feature = "test-util"))]
         if options.link_records {
-            return Self::sealed(socket, Box::<TestRecords>::default(), Vec::new());
+            return Self::sealed(socket, Box::<TestRecords>::default(), ReadAhead::default());
         }
         Self::Plain(socket)
     }
 
-    /// `read_ahead` was read from the socket, and is still sealed.
     pub(crate) fn sealed(
         socket: OwnedFd,
         layer: Box<dyn RecordLayer>,
-        read_ahead: Vec<u8>,
+        read_ahead: ReadAhead,
     ) -> Self {
         Self::Sealed(Box::new(SealedStream::new(socket, layer, read_ahead)))
     }
@@ -145,9 +144,16 @@ impl LinkStream {
         matches!(self, Self::ToItself { .. })
     }
 
+    /// Tells the peer that nothing more follows, if the layer has a way to say so.
+    fn end(&mut self) {
+        if let Self::Sealed(stream) = self {
+            stream.end();
+        }
+    }
+
     /// Returns the socket to the peer. What it does not take is lost.
     pub(crate) fn into_socket(mut self) -> Option<OwnedFd> {
-        let _ = self.flush();
+        self.end();
         match self {
             Self::Plain(socket) => Some(socket),
             Self::ToItself { .. } => None,
@@ -158,7 +164,7 @@ impl LinkStream {
     /// Closes the connection for all copies of its files, such as those of a forked process. What the
     /// socket does not take is lost.
     pub(crate) fn shut_down(&mut self) {
-        let _ = self.flush();
+        self.end();
         for file in [self.readable(), self.writable()] {
             // The peer may have closed it.
             let _ = rustix::net::shutdown(file, Shutdown::Both);

@@ -22,6 +22,13 @@ pub trait RecordLayer: fmt::Debug + Send {
     /// If nothing more may be sent under the layer's keys: the link ends.
     fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), BadRecord>;
 
+    /// Appends what tells the peer that nothing more follows.
+    ///
+    /// # Errors
+    ///
+    /// As for [`seal`](Self::seal).
+    fn seal_end(&mut self, sealed: &mut Vec<u8>) -> Result<(), BadRecord>;
+
     /// Opens the first record of `sealed`, which is at most 17 KiB long, in place. Returns `None`, and
     /// changes nothing, if not all of it has arrived.
     ///
@@ -42,6 +49,33 @@ pub struct Opened {
     pub is_end: bool,
 }
 
-/// A record that cannot be opened or sealed.
+/// A record that cannot be opened or sealed, and why, as part of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadRecord;
+pub struct BadRecord(pub &'static str);
+
+impl fmt::Display for BadRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for BadRecord {}
+
+/// What was read from a socket before its bytes came to a link.
+#[derive(Default)]
+pub struct ReadAhead {
+    /// Bytes of records that were opened.
+    pub opened: Vec<u8>,
+    /// What follows them: any number of records, and perhaps a part of one.
+    pub sealed: Vec<u8>,
+}
+
+// Without the bytes, which are not for logs.
+impl fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadAhead")
+            .field("opened", &self.opened.len())
+            .field("sealed", &self.sealed.len())
+            .finish()
+    }
+}

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::parts::{Part, Pieces};
-use super::record_layer::{MAX_PLAIN, MAX_RECORD, Opened, RecordLayer};
+use super::record_layer::{BadRecord, MAX_PLAIN, MAX_RECORD, Opened, ReadAhead, RecordLayer};
 use crate::provider::soft::shared::copy::copy_shared;
 
 /// How the streams of links are written.
@@ -59,28 +59,31 @@ pub(crate) struct SealedStream {
 }
 
 impl SealedStream {
-    /// `read_ahead` was read from the socket, and not opened.
-    pub(crate) fn new(
-        socket: OwnedFd,
-        layer: Box<dyn RecordLayer>,
-        mut read_ahead: Vec<u8>,
-    ) -> Self {
-        let sealed = 0..read_ahead.len();
-        read_ahead.resize(sealed.end.max(MOST_READ), 0);
+    pub(crate) fn new(socket: OwnedFd, layer: Box<dyn RecordLayer>, read_ahead: ReadAhead) -> Self {
+        let ReadAhead {
+            opened: mut arrived,
+            sealed,
+        } = read_ahead;
+        let opened = 0..arrived.len();
+        arrived.extend(sealed);
+        let sealed = opened.end..arrived.len();
+        arrived.resize(sealed.end.max(MOST_READ), 0);
         let mut stream = Self {
             socket,
             layer,
             plain: vec![0; MAX_PLAIN].into(),
             unsent: Vec::new(),
             sent: 0,
-            arrived: read_ahead,
+            arrived,
             sealed,
-            opened: 0..0,
+            opened,
             empty: 0,
             end: None,
             is_more_there: false,
         };
-        stream.open_next();
+        if stream.opened.is_empty() {
+            stream.open_next();
+        }
         stream
     }
 
@@ -110,7 +113,7 @@ impl SealedStream {
                     break;
                 }
                 let sealed = self.layer.seal(&self.plain[..len], &mut self.unsent);
-                sealed.map_err(|_| Errno::BADMSG)?;
+                sealed.map_err(tell)?;
                 taken += len;
             }
             if self.unsent.is_empty() {
@@ -158,6 +161,13 @@ impl SealedStream {
 
     pub(crate) fn holds_unsent(&self) -> bool {
         !self.unsent.is_empty()
+    }
+
+    /// Tells the peer that nothing more follows. What the socket does not take is lost.
+    pub(crate) fn end(&mut self) {
+        // A layer that seals nothing more says nothing more.
+        let _ = self.layer.seal_end(&mut self.unsent);
+        let _ = self.flush();
     }
 
     /// Returns true if the next read finds something without the socket: bytes, or the end.
@@ -242,7 +252,9 @@ impl SealedStream {
                         self.end = Some(Err(Errno::BADMSG));
                     }
                 }
-                _ => self.end = Some(Err(Errno::BADMSG)),
+                Err(error) => self.end = Some(Err(tell(error))),
+                // A record that is longer than any may be.
+                Ok(_) => self.end = Some(Err(Errno::BADMSG)),
             }
         }
         false
@@ -257,6 +269,12 @@ impl fmt::Debug for SealedStream {
             .field("layer", &self.layer)
             .finish_non_exhaustive()
     }
+}
+
+/// Tells the log why a link ends, which sees an error of the socket.
+fn tell(error: BadRecord) -> Errno {
+    tracing::debug!(%error, "a link ends");
+    Errno::BADMSG
 }
 
 impl Opened {

@@ -57,6 +57,11 @@ impl RecordLayer for TestRecords {
         Ok(())
     }
 
+    fn seal_end(&mut self, sealed: &mut Vec<u8>) -> Result<(), BadRecord> {
+        sealed.extend(END);
+        Ok(())
+    }
+
     fn open(&mut self, sealed: &mut [u8]) -> Result<Option<Opened>, BadRecord> {
         let Some(&len) = sealed.first_chunk::<LEN_LEN>() else {
             return Ok(None);
@@ -70,7 +75,7 @@ impl RecordLayer for TestRecords {
         }
         let plain = LEN_LEN..LEN_LEN + usize::from(u16::from_be_bytes(len));
         if plain.len() > MAX_PLAIN {
-            return Err(BadRecord);
+            return Err(BadRecord("a record is wrong"));
         }
         let len = plain.end + SUM_LEN;
         let Some(record) = sealed.get_mut(..len) else {
@@ -81,7 +86,7 @@ impl RecordLayer for TestRecords {
             *byte ^= key.next();
         }
         if record[plain.end..] != sum(self.opened, &record[plain.clone()]).to_be_bytes() {
-            return Err(BadRecord);
+            return Err(BadRecord("a record is wrong"));
         }
         self.opened += 1;
         Ok(Some(Opened {

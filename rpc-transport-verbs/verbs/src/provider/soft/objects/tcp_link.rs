@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::queue_pair::QueuePair;
 use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::link_stream::LinkStream;
-use crate::provider::soft::context::record_layer::RecordLayer;
+use crate::provider::soft::context::record_layer::{ReadAhead, RecordLayer};
 use crate::provider::soft::context::tcp_link::TcpLink;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::process::tcp_port;
@@ -90,15 +90,18 @@ pub struct LinkTarget {
 #[derive(Debug)]
 pub struct LinkBytes {
     socket: TcpStream,
-    /// The layer, and what was read from the socket and has not been opened. Without a layer, nothing
-    /// is read ahead: whoever reads the first bytes of a connection stops at their end.
-    records: Option<(Box<dyn RecordLayer>, Vec<u8>)>,
+    /// The layer, and what was read from the socket. Without a layer, nothing is read ahead: whoever
+    /// reads the first bytes of a connection stops at their end.
+    records: Option<(Box<dyn RecordLayer>, ReadAhead)>,
 }
 
 impl LinkBytes {
-    /// A connection whose bytes travel in the records of `layer`. `read_ahead` was read from the
-    /// socket, and is still sealed: any number of records, and perhaps a part of one.
-    pub fn in_records(socket: TcpStream, layer: Box<dyn RecordLayer>, read_ahead: Vec<u8>) -> Self {
+    /// A connection whose bytes travel in the records of `layer`.
+    pub fn in_records(
+        socket: TcpStream,
+        layer: Box<dyn RecordLayer>,
+        read_ahead: ReadAhead,
+    ) -> Self {
         Self {
             socket,
             records: Some((layer, read_ahead)),

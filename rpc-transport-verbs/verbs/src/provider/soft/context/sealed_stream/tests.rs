@@ -16,14 +16,14 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self::after(Vec::new())
+        Self::after(TestRecords::default(), ReadAhead::default())
     }
 
-    fn after(read_ahead: Vec<u8>) -> Self {
+    fn after(layer: TestRecords, read_ahead: ReadAhead) -> Self {
         let (ours, peer) = UnixStream::pair().unwrap();
         peer.set_nonblocking(true).unwrap();
         Self {
-            stream: SealedStream::new(ours.into(), Box::<TestRecords>::default(), read_ahead),
+            stream: SealedStream::new(ours.into(), Box::new(layer), read_ahead),
             peer,
             peer_layer: TestRecords::default(),
         }
@@ -210,7 +210,11 @@ struct Waits;
 
 impl RecordLayer for Waits {
     fn seal(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), BadRecord> {
-        Err(BadRecord)
+        Err(BadRecord("it seals and opens nothing"))
+    }
+
+    fn seal_end(&mut self, _: &mut Vec<u8>) -> Result<(), BadRecord> {
+        Err(BadRecord("it seals and opens nothing"))
     }
 
     fn open(&mut self, _: &mut [u8]) -> Result<Option<Opened>, BadRecord> {
@@ -235,7 +239,11 @@ struct Lies(Opened);
 
 impl RecordLayer for Lies {
     fn seal(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), BadRecord> {
-        Err(BadRecord)
+        Err(BadRecord("it seals and opens nothing"))
+    }
+
+    fn seal_end(&mut self, _: &mut Vec<u8>) -> Result<(), BadRecord> {
+        Err(BadRecord("it seals and opens nothing"))
     }
 
     fn open(&mut self, _: &mut [u8]) -> Result<Option<Opened>, BadRecord> {
@@ -312,6 +320,7 @@ proptest! {
     fn bytes_come_as_they_were_sent(
         messages in proptest::collection::vec(0_usize..400, 1..6),
         ahead in 0_usize..3000,
+        opened_ahead in 0_usize..5,
         cuts in proptest::collection::vec(1_usize..300, 1..20),
         rooms in proptest::collection::vec(1_usize..200, 1..6),
     ) {
@@ -324,7 +333,14 @@ proptest! {
             start += len;
         }
         let later = records.split_off(ahead.min(records.len()));
-        let mut pair = Pair::after(records);
+        let (mut layer, mut opened) = (TestRecords::default(), Vec::new());
+        for _ in 0..opened_ahead {
+            if let Some(first) = layer.open(&mut records).unwrap() {
+                opened.extend(&records[first.plain]);
+                records.drain(..first.len);
+            }
+        }
+        let mut pair = Pair::after(layer, ReadAhead { opened, sealed: records });
         let mut rest = &later[..];
         let mut cuts = cuts.into_iter().cycle();
         let mut found = Vec::new();

@@ -2,7 +2,7 @@
 //! what could be forgotten.
 
 use super::*;
-use crate::for_transport::{BadRecord, LinkBytes, Opened, RecordLayer};
+use crate::for_transport::{BadRecord, LinkBytes, Opened, ReadAhead, RecordLayer};
 use crate::provider::soft::context::link_stream::LinkStream;
 use crate::provider::soft::context::tcp_link::Phase;
 use crate::provider::soft::context::test_records::{END, TestRecords};
@@ -27,7 +27,7 @@ impl InRecords {
             arrived: Vec::new(),
         };
         let layer = Box::<TestRecords>::default();
-        let stream = LinkStream::sealed(ours.into(), layer, Vec::new());
+        let stream = LinkStream::sealed(ours.into(), layer, ReadAhead::default());
         let (domain, qp_index) = attack.attack.find();
         let number = attack.attack.side.qp_num();
         let mut state = domain.enter().expect("this process has not forked");
@@ -226,7 +226,11 @@ struct Exhausted(TestRecords);
 
 impl RecordLayer for Exhausted {
     fn seal(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), BadRecord> {
-        Err(BadRecord)
+        Err(BadRecord("no more is sealed"))
+    }
+
+    fn seal_end(&mut self, _: &mut Vec<u8>) -> Result<(), BadRecord> {
+        Err(BadRecord("no more is sealed"))
     }
 
     fn open(&mut self, sealed: &mut [u8]) -> Result<Option<Opened>, BadRecord> {
@@ -242,7 +246,11 @@ fn a_link_whose_layer_seals_no_more_ends() {
     attack.layer = TestRecords::default();
     attack.layer.seal(&answer(), &mut bytes).expect("it seals");
     theirs.write_all(&bytes).expect("the socket has room");
-    let stream = LinkStream::sealed(ours.into(), Box::<Exhausted>::default(), Vec::new());
+    let stream = LinkStream::sealed(
+        ours.into(),
+        Box::<Exhausted>::default(),
+        ReadAhead::default(),
+    );
     let (domain, qp_index) = attack.attack.find();
     let mut state = domain.enter().expect("this process has not forked");
     state.adopt_agreed_link(qp_index as u32, stream);
@@ -291,7 +299,11 @@ fn what_was_read_ahead_is_handed_over_with_the_socket() {
             side.connect_to(attacker(), QpNum(ATTACKER));
             side.post_receives(2);
             let layer = Box::<TestRecords>::default();
-            let bytes = LinkBytes::in_records(ours, layer, ahead.to_vec());
+            let read_ahead = ReadAhead {
+                sealed: ahead.to_vec(),
+                ..ReadAhead::default()
+            };
+            let bytes = LinkBytes::in_records(ours, layer, read_ahead);
             match is_dialed {
                 true => side.qp.adopt_link(bytes).expect("a socket"),
                 false => {
