@@ -1,5 +1,6 @@
 //! [`Peer`]: the process at the other end of a connection.
 
+mod certificate;
 mod forwarded;
 mod lending;
 
@@ -7,6 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+pub use self::certificate::PeerCertificate;
 pub use self::forwarded::Forwarded;
 pub(crate) use self::forwarded::{TrustForwarded, take_reserved};
 pub(crate) use self::lending::{LendablePeer, LentPeer};
@@ -14,13 +16,15 @@ pub(crate) use self::lending::{LendablePeer, LentPeer};
 /// What a server knows of the process at the other end of a connection. A handler gets it from
 /// [`Request::peer`](crate::Request::peer).
 ///
-/// Nothing of it proves who the peer is, except for the user id, which the kernel tells. If the peer is
-/// a gateway, [`forwarded`](Self::forwarded) says whom it makes the call for.
+/// Two things of it prove who the peer is: the user id, which the kernel tells, and the certificate,
+/// which TLS has verified. If the peer is a gateway, [`forwarded`](Self::forwarded) says whom it makes
+/// the call for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     address: SocketAddr,
     device: Arc<str>,
     user_id: Option<u32>,
+    certificate: Option<Arc<PeerCertificate>>,
     /// The server believes what this peer says of its own clients.
     may_forward: bool,
     forwarded: Option<Forwarded>,
@@ -35,6 +39,7 @@ impl Peer {
             address,
             device: device.into(),
             user_id: None,
+            certificate: None,
             may_forward: false,
             forwarded: None,
         }
@@ -44,6 +49,13 @@ impl Peer {
     #[must_use]
     pub fn with_user_id(mut self, user_id: u32) -> Self {
         self.user_id = Some(user_id);
+        self
+    }
+
+    /// Sets the certificate that the peer has shown, and whose key it has proved to hold.
+    #[must_use]
+    pub fn with_certificate(mut self, certificate: Arc<PeerCertificate>) -> Self {
+        self.certificate = Some(certificate);
         self
     }
 
@@ -69,6 +81,13 @@ impl Peer {
     #[must_use]
     pub fn user_id(&self) -> Option<u32> {
         self.user_id
+    }
+
+    /// Returns the peer's certificate, which TLS has verified; `None` if the peer has shown none, or the
+    /// connection is not encrypted.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&PeerCertificate> {
+        self.certificate.as_deref()
     }
 
     /// Returns the client that this peer, a gateway or a proxy, makes the call for; `None` if the peer
@@ -97,12 +116,16 @@ impl From<SocketAddr> for Host {
     }
 }
 
-/// As in a log line: `192.0.2.7:40000 over tcp`, and `, for 198.51.100.9:5000` if it is a gateway.
+/// As in a log line: `192.0.2.7:40000 over tcp`, `, certificate spiffe://example.org/orders` if it has
+/// shown one, and `, for 198.51.100.9:5000` if it is a gateway.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} over {}", self.address, self.device)?;
         if let Some(user_id) = self.user_id {
             write!(f, ", user {user_id}")?;
+        }
+        if let Some(certificate) = &self.certificate {
+            write!(f, ", certificate {certificate}")?;
         }
         match &self.forwarded {
             Some(forwarded) => write!(f, ", for {}", forwarded.address()),
@@ -113,6 +136,8 @@ impl fmt::Display for Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]
@@ -131,6 +156,14 @@ mod tests {
         assert_eq!(peer.to_string(), "192.0.2.7:40000 over tcp");
         let peer = Peer::new(address, "soft").with_user_id(1000);
         assert_eq!(peer.to_string(), "192.0.2.7:40000 over soft, user 1000");
+        let certificate = PeerCertificate::new(vec![1], [0; 32], UNIX_EPOCH)
+            .with_dns_names(vec!["orders".into()]);
+        let shown = peer.clone().with_certificate(Arc::new(certificate));
+        let text = "192.0.2.7:40000 over soft, user 1000, certificate orders";
+        assert_eq!(shown.to_string(), text);
+        assert_eq!(shown.certificate().unwrap().dns_names(), ["orders"]);
+        assert_eq!(peer.certificate(), None);
+        assert_ne!(shown, peer);
         let client = SocketAddr::from(([198, 51, 100, 9], 5000));
         let peer = Peer {
             forwarded: Some(Forwarded::new(client)),

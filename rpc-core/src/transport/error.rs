@@ -117,6 +117,14 @@ pub enum ConnectError {
         /// The server's reason, in one sentence.
         reason: String,
     },
+    /// The server has not proved who it is, or does not believe this side, or a connection cannot be
+    /// secured at all: TLS has failed.
+    Security {
+        /// The address as the application specified it.
+        address: String,
+        /// What has failed, and what to do about it.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The server did not complete the handshake in time.
     TimedOut {
         /// The address as the application specified it.
@@ -172,6 +180,9 @@ impl fmt::Display for ConnectError {
             Self::Refused { address, reason } => {
                 write!(f, "{address} refused the connection: {reason}")
             }
+            Self::Security { address, source } => {
+                write!(f, "no secure connection with {address}: {source}")
+            }
             Self::TimedOut {
                 address,
                 timeout,
@@ -198,7 +209,7 @@ impl Error for ConnectError {
             Self::Address { source, .. }
             | Self::Unresolved { source, .. }
             | Self::Unreachable { source, .. } => source.source(),
-            Self::Device { source, .. } => source.source(),
+            Self::Device { source, .. } | Self::Security { source, .. } => source.source(),
             _ => None,
         }
     }
