@@ -349,7 +349,12 @@ pub const TRANSPORT: Package = Package {
         ),
         layer(
             "connect::liveness",
-            &["connect::keepalive", "connect::clock_exchange", "connect::liveness"],
+            &[
+                "connect::control_stream",
+                "connect::keepalive",
+                "connect::clock_exchange",
+                "connect::liveness",
+            ],
             &["transport", "connect::handshake"],
         ),
         layer("connect::address", &["connect::address"], &[]),
@@ -410,6 +415,23 @@ pub const LOAD: Package = Package {
         layer("loops", &["period", "recorder", "open_loop", "closed_loop"], &["values", "record"]),
         layer("sweep", &["sweep"], &["values", "record"]),
         layer("report", &["report"], &["values", "record", "sweep"]),
+    ],
+};
+
+/// `verbline-tls`.
+pub const TLS: Package = Package {
+    folder: "tls",
+    layers: &[
+        layer("values", &["alert", "certificate", "configs", "error", "provider"], &[]),
+        layer("files", &["pem", "source", "watch"], &["values"]),
+        layer("trust", &["expect", "identity", "roots"], &["values", "files"]),
+        layer("sides", &["server_tls", "client_tls"], &["values", "trust"]),
+        layer("records", &["records"], &["values"]),
+        layer(
+            "handshake",
+            &["handshake", "handshake_error"],
+            &["values", "sides", "records"],
+        ),
     ],
 };
 

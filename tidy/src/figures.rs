@@ -14,12 +14,13 @@ use crate::surface::public_items;
 use crate::tangles::Tangles;
 
 /// The folders of the crates that are measured: those that users depend on.
-pub const PACKAGES: [&str; 7] = [
+pub const PACKAGES: [&str; 8] = [
     "biased-lock",
     "rpc-core",
     "rpc-codegen",
     "rpc-transport-verbs",
     "rpc-transport-verbs/verbs",
+    "tls",
     "gateway",
     "load",
 ];

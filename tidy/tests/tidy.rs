@@ -9,7 +9,7 @@ use tidy::documents::{
 use tidy::facade::not_exported;
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
-use tidy::layers::{CORE, GATEWAY, LOAD, Package, TRANSPORT, VERBS};
+use tidy::layers::{CORE, GATEWAY, LOAD, Package, TLS, TRANSPORT, VERBS};
 use tidy::logs::{ERRORS, UNLIMITED, unlimited};
 use tidy::programs::{forgotten_tests, tests_that_nothing_runs, untested_programs};
 use tidy::source::{Crate, workspace_root};
@@ -57,6 +57,11 @@ fn arrows_in_the_gateway_run_down() {
 #[test]
 fn arrows_in_the_load_generator_run_down() {
     hold(&LOAD);
+}
+
+#[test]
+fn arrows_in_tls_run_down() {
+    hold(&TLS);
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! TLS 1.3 for Verbline: who a server and its clients are, whom they believe, and records that nobody else
+//! can read or change.
+//!
+//! Programs name these types through `verbline::tls`, and give them to a device or a gateway:
+//!
+//! - [`Identity`] is the certificate and the key of this process, [`Roots`] are the authorities that it
+//!   believes. Both follow their files.
+//! - [`ServerTls`] and [`ClientTls`] combine them for each role.
+//!
+//! The transport uses the rest. A [`Handshake`] is a state machine over bytes, and ends with [`Records`]. The
+//! protocol, the keys and the verification of certificates are rustls'; see `records` for why the records are
+//! sealed here.
+//!
+//! ```text
+//!  files ──▶ Identity, Roots ──▶ ServerTls, ClientTls ──▶ Handshake ──▶ Records, PeerCertificate
+//! ```
+#![forbid(unsafe_code)]
+
+mod alert;
+mod certificate;
+mod client_tls;
+mod configs;
+mod error;
+mod expect;
+mod handshake;
+mod handshake_error;
+mod identity;
+mod pem;
+mod provider;
+mod records;
+mod roots;
+mod server_tls;
+mod source;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use self::certificate::UnreadableCertificate;
+pub use self::client_tls::ClientTls;
+pub use self::configs::ALPN;
+pub use self::error::{Origin, PemProblem, TlsError};
+pub use self::expect::{Expect, UnexpectedServer};
+pub use self::handshake::{BeginError, Handshake, MAX_WAITING, Progress, Secured};
+pub use self::handshake_error::{HandshakeError, Role};
+pub use self::identity::Identity;
+pub use self::records::{MAX_PLAIN, MAX_RECORD, Opened, RecordError, Records};
+pub use self::roots::Roots;
+pub use self::server_tls::{ClientAuth, ServerTls};

@@ -1,0 +1,252 @@
+//! [`Roots`]: the authorities whose certificates a process believes.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::pki_types::CertificateRevocationListDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
+
+use crate::error::{Origin, TlsError};
+use crate::pem;
+use crate::provider::provider;
+use crate::source::{Source, Taken};
+
+/// The authorities whose certificates a process believes, and what they have revoked.
+///
+/// Files are followed: what replaces them is used for new connections some seconds later, without a
+/// restart. The file of roots and those of revocation lists are taken together. If one is bad, all stay
+/// as they are, and a warning is logged.
+///
+/// A clone shares them.
+#[derive(Clone)]
+pub struct Roots {
+    anchors: Anchors,
+    crl_files: Vec<PathBuf>,
+    source: Arc<Source<Trust>>,
+}
+
+/// The roots as such.
+#[derive(Clone)]
+enum Anchors {
+    File(PathBuf),
+    Fixed(Origin, Arc<RootCertStore>),
+}
+
+/// What verifies peers by the roots and the revocation lists.
+pub(crate) struct Trust {
+    pub(crate) server: Arc<WebPkiServerVerifier>,
+    pub(crate) client: Arc<dyn ClientCertVerifier>,
+    /// Accepts clients without a certificate as well.
+    pub(crate) client_or_nobody: Arc<dyn ClientCertVerifier>,
+    /// The first step of a client's configuration. It is here because it can fail, as roots can, and the
+    /// others cannot.
+    pub(crate) config: ConfigBuilder<ClientConfig, WantsVerifier>,
+    roots: usize,
+    crls: usize,
+}
+
+impl Roots {
+    /// Reads a PEM file of root certificates, and follows it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read or is malformed, or if it has no certificate.
+    pub fn from_file(path: impl Into<PathBuf>) -> Result<Self, TlsError> {
+        Self::open(Anchors::File(path.into()), Vec::new())
+    }
+
+    /// Takes root certificates as PEM text. They stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is malformed or has no certificate.
+    pub fn from_pem(certificates: &[u8]) -> Result<Self, TlsError> {
+        let store = store(certificates, &Origin::Memory)?;
+        Self::open(Anchors::Fixed(Origin::Memory, store), Vec::new())
+    }
+
+    /// Takes the root certificates of the operating system, as they are now.
+    ///
+    /// It is for servers of the internet. A server that believes them accepts a client of any authority.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are none.
+    pub fn system() -> Result<Self, TlsError> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut store = RootCertStore::empty();
+        // A store of the system may have old certificates that nothing can read any more.
+        store.add_parsable_certificates(found.certs);
+        if store.is_empty() {
+            let source = found.errors.into_iter().next().map(Into::into);
+            return Err(TlsError::NoSystemRoots { source });
+        }
+        Self::open(Anchors::Fixed(Origin::System, Arc::new(store)), Vec::new())
+    }
+
+    /// Reads a PEM file of certificate revocation lists, and follows it as well. A certificate that is
+    /// listed is refused.
+    ///
+    /// From then on, so is each certificate about whose issuer there is no list: the lists must cover
+    /// every authority on the way to the root, but the root. A list is used beyond the time of its next
+    /// update. A second file adds to the first one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read or is malformed, or if it has no list.
+    pub fn with_crl_file(self, path: impl Into<PathBuf>) -> Result<Self, TlsError> {
+        let mut crl_files = self.crl_files;
+        crl_files.push(path.into());
+        Self::open(self.anchors, crl_files)
+    }
+
+    /// Reads the files now, rather than some seconds later. Does nothing if there are none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file is bad. All stay as they are.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.source.reload()
+    }
+
+    /// Returns what verifies peers now.
+    pub(crate) fn get(&self) -> Taken<Trust> {
+        self.source.get()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn look(&self) -> crate::source::Outcome {
+        self.source.look()
+    }
+
+    fn open(anchors: Anchors, crl_files: Vec<PathBuf>) -> Result<Self, TlsError> {
+        let mut files = Vec::new();
+        if let Anchors::File(path) = &anchors {
+            files.push(path.clone());
+        }
+        files.extend(crl_files.iter().cloned());
+        let (from, lists) = (anchors.clone(), crl_files.clone());
+        let source = Source::open("roots", files, move |contents| {
+            make(&from, &lists, contents)
+        })?;
+        Ok(Self {
+            anchors,
+            crl_files,
+            source,
+        })
+    }
+}
+
+impl fmt::Debug for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let trust = self.source.get().value;
+        f.debug_struct("Roots")
+            .field("from", &self.anchors.origin())
+            .field("roots", &trust.roots)
+            .field("crl_files", &self.crl_files)
+            .field("crls", &trust.crls)
+            .finish()
+    }
+}
+
+impl Anchors {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::File(path) => Origin::File(path.clone()),
+            Self::Fixed(origin, _) => origin.clone(),
+        }
+    }
+}
+
+/// Makes what verifies peers of the contents: that of the file of roots, if there is one, and then those
+/// of the files of lists.
+fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Result<Trust, TlsError> {
+    let mut contents = contents.iter();
+    let roots = match anchors {
+        Anchors::Fixed(_, roots) => Arc::clone(roots),
+        Anchors::File(_) => {
+            let text = contents.next().map_or(&[][..], Vec::as_slice);
+            store(text, &anchors.origin())?
+        }
+    };
+    let mut crls = Vec::new();
+    for (path, text) in crl_files.iter().zip(contents) {
+        let origin = Origin::File(path.clone());
+        let lists = pem::crls(text, &origin)?;
+        // Each file on its own, so that the error names the file.
+        server_verifier(&roots, lists.clone(), &origin)?;
+        crls.extend(lists);
+    }
+    let origin = anchors.origin();
+    let client = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
+        .with_crls(crls.iter().cloned());
+    let built = |error| refused(error, &origin);
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|source| TlsError::Provider { source })?;
+    Ok(Trust {
+        client_or_nobody: client
+            .clone()
+            .allow_unauthenticated()
+            .build()
+            .map_err(built)?,
+        client: client.build().map_err(built)?,
+        config,
+        roots: roots.len(),
+        crls: crls.len(),
+        server: server_verifier(&roots, crls, &origin)?,
+    })
+}
+
+fn server_verifier(
+    roots: &Arc<RootCertStore>,
+    crls: Vec<CertificateRevocationListDer<'static>>,
+    origin: &Origin,
+) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider())
+        .with_crls(crls)
+        .build()
+        .map_err(|error| refused(error, origin))
+}
+
+fn refused(error: VerifierBuilderError, origin: &Origin) -> TlsError {
+    let origin = origin.clone();
+    match error {
+        VerifierBuilderError::InvalidCrl(error) => TlsError::Crl {
+            origin,
+            source: error.into(),
+        },
+        _ => TlsError::NoCertificate { origin },
+    }
+}
+
+/// Reads root certificates: at least one.
+fn store(text: &[u8], origin: &Origin) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut store = RootCertStore::empty();
+    for (index, certificate) in pem::certificates(text, origin)?.into_iter().enumerate() {
+        store
+            .add(certificate)
+            .map_err(|source| TlsError::Certificate {
+                origin: origin.clone(),
+                position: index + 1,
+                source,
+            })?;
+    }
+    Ok(Arc::new(store))
+}
+
+/// For a log: how many there are.
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "root certificates: {}, revocation lists: {}",
+            self.roots, self.crls
+        )
+    }
+}

@@ -1,0 +1,142 @@
+//! The thread that looks for changes of files. There is one per process.
+//!
+//! Files are read and compared, rather than watched by the kernel: a secret that an orchestrator mounts
+//! changes by a link to another folder, and a file of a network has no events.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::TlsError;
+
+/// The time between two looks at the files.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Something that has files.
+pub(crate) trait Look: Send + Sync {
+    /// Reads the files, and takes what has changed.
+    fn look(&self);
+}
+
+/// The watcher of the process. In unit tests, it does not take the changes that the tests look for.
+pub(crate) static PROCESS: Watcher = Watcher::new(match cfg!(test) {
+    true => Duration::from_secs(3600),
+    false => LOOK_EVERY,
+});
+
+/// Looks at all that has files, from a thread that lives for as long as anything has.
+pub(crate) struct Watcher {
+    every: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    watched: Vec<Weak<dyn Look>>,
+    has_thread: bool,
+}
+
+impl Watcher {
+    pub(crate) const fn new(every: Duration) -> Self {
+        Self {
+            every,
+            state: Mutex::new(State {
+                watched: Vec::new(),
+                has_thread: false,
+            }),
+        }
+    }
+
+    /// Looks at `watched` from now on, until it is dropped elsewhere. Starts the thread if none runs.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the thread cannot be started.
+    pub(crate) fn add(&'static self, watched: Weak<dyn Look>) -> Result<(), TlsError> {
+        let mut state = self.state();
+        if !state.has_thread {
+            self.start().map_err(|source| TlsError::Thread { source })?;
+            state.has_thread = true;
+        }
+        state.watched.push(watched);
+        Ok(())
+    }
+
+    fn start(&'static self) -> io::Result<()> {
+        let thread = thread::Builder::new().name("verbline-tls-files".to_owned());
+        thread.spawn(|| self.run()).map(drop)
+    }
+
+    fn run(&self) {
+        loop {
+            thread::sleep(self.every);
+            let Some(watched) = self.alive() else {
+                return;
+            };
+            // Without the lock: a file system that hangs holds up nothing but this thread.
+            watched.iter().for_each(|watched| watched.look());
+        }
+    }
+
+    /// Returns what is still in use. If nothing is, the thread ends, and the next [`add`](Self::add)
+    /// starts another one.
+    fn alive(&self) -> Option<Vec<Arc<dyn Look>>> {
+        let mut state = self.state();
+        state.watched.retain(|watched| watched.strong_count() > 0);
+        let alive: Vec<_> = state.watched.iter().filter_map(Weak::upgrade).collect();
+        state.has_thread = !alive.is_empty();
+        state.has_thread.then_some(alive)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    struct Counted(Mutex<Sender<Option<String>>>);
+
+    impl Look for Counted {
+        fn look(&self) {
+            let name = thread::current().name().map(str::to_owned);
+            let _ = self.0.lock().unwrap().send(name);
+        }
+    }
+
+    #[test]
+    fn one_thread_looks_until_nothing_is_in_use() {
+        static WATCHER: Watcher = Watcher::new(Duration::from_millis(1));
+        for _ in 0..2 {
+            let (looks, seen) = channel();
+            let counted: Arc<dyn Look> = Arc::new(Counted(Mutex::new(looks)));
+            WATCHER.add(Arc::downgrade(&counted)).unwrap();
+            for _ in 0..3 {
+                let name = seen.recv_timeout(Duration::from_secs(60)).unwrap();
+                assert_eq!(name.as_deref(), Some("verbline-tls-files"));
+            }
+            drop(counted);
+            while WATCHER.state().has_thread {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_is_forgotten() {
+        static WATCHER: Watcher = Watcher::new(Duration::from_secs(3600));
+        let (looks, _seen) = channel();
+        let kept: Arc<dyn Look> = Arc::new(Counted(Mutex::new(looks.clone())));
+        let dropped: Arc<dyn Look> = Arc::new(Counted(Mutex::new(looks)));
+        WATCHER.add(Arc::downgrade(&kept)).unwrap();
+        WATCHER.add(Arc::downgrade(&dropped)).unwrap();
+        drop(dropped);
+        assert_eq!(WATCHER.alive().unwrap().len(), 1);
+        assert_eq!(WATCHER.state().watched.len(), 1);
+    }
+}
