@@ -92,6 +92,8 @@
 //! - `rdma`: RDMA devices. The build needs the headers of libibverbs and librdmacm.
 //! - `tokio`: `TokioExecutor`, which runs handlers on tokio.
 //! - `health`: the module `health`, with gRPC's health service.
+//! - `tls`: the module `tls`, with TLS for who connects and for what crosses a network. `tls-aws-lc` is the
+//!   same with another library for cryptography.
 //! - `reflection`: the module `reflection`, with gRPC's reflection, which describes the services of a
 //!   server.
 //!
@@ -113,9 +115,9 @@ mod tokio_executor;
 #[doc(inline)]
 pub use rpc_core::{
     CallError, Channel, ChannelError, Code, Execution, Executor, Intents, Keepalive, Limits,
-    LocalChannel, LocalPoller, Metadata, MetadataError, MetadataKey, Pollers, Request, Response,
-    SendError, Sender, Server, ServerError, ServerHandle, Shutdown, Status, Streaming, Waiting,
-    block_on, error_details, include_proto, include_protos, sender, stats, stream,
+    LocalChannel, LocalPoller, Metadata, MetadataKey, Pollers, Request, Response, SendError,
+    Sender, Server, ServerError, ServerHandle, Shutdown, Status, Streaming, Waiting, block_on,
+    error_details, include_proto, include_protos, sender, stats, stream,
 };
 
 #[doc(inline)]
@@ -151,8 +153,8 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        DeadlinePolicy, Forwarded, Methods, Peer, ResponseSender, Responses, ServedService,
-        ServerBuilder, Service, Spawned, StatsReader,
+        DeadlinePolicy, Forwarded, Methods, Peer, PeerCertificate, ResponseSender, Responses,
+        ServedService, ServerBuilder, Service, Spawned, StatsReader,
     };
 }
 
@@ -168,7 +170,19 @@ pub mod message {
     pub use rpc_core::{
         Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
-        LengthChanged, MessageBuf, Messages, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, allocate,
+        LengthChanged, MessageBuf, Messages, MetadataError, MetadataIter, ProstCodec,
+        SLOT_MESSAGE_LEN, allocate,
+    };
+}
+
+/// TLS 1.3: who a server and its clients are, and whom they believe. A
+/// [`Device`] takes both: `Device::with_server_tls`, `Device::with_client_tls`.
+#[cfg(feature = "tls")]
+pub mod tls {
+    #[doc(inline)]
+    pub use verbline_tls::{
+        ClientAuth, ClientTls, Expect, Identity, Origin, PemProblem, Roots, ServerTls, TlsError,
+        UnreadableCertificate,
     };
 }
 

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost_reflect::DescriptorError;
-use verbline::{
-    CallError, ChannelError, Code, ConnectError, DeviceError, FabricError, MetadataError,
-};
+use verbline::{CallError, ChannelError, Code, ConnectError, DeviceError, FabricError};
 use verbline_gateway::GrpcConnectError;
 use verbline_load::MergeError;
 use verbline_load::report::ReportError;
@@ -24,7 +22,7 @@ pub(crate) enum Failure {
     #[error("cannot start the runtime: {0}")]
     Runtime(io::Error),
     #[error("{0}")]
-    Metadata(#[from] MetadataError),
+    Metadata(#[from] verbline::message::MetadataError),
     #[error("{0}")]
     Device(#[from] DeviceError),
     #[error(

@@ -92,7 +92,7 @@ fn compare(server: &MethodStats, client: &MethodStats, measured: &[Duration], te
     }
     let of_server = server.latency.sum();
     let of_client = client.latency.sum();
-    assert!(of_server <= of_client && of_client <= measured.iter().sum());
+    assert!(of_server <= of_client && of_client <= measured.iter().sum::<Duration>());
     assert!(client.latency.max().unwrap() <= measured[CALLS - 1]);
 }
 

@@ -35,6 +35,17 @@ pub(crate) fn check(address: &str) -> io::Result<()> {
     }
 }
 
+/// Returns the host of `host:port`: a name, or an IP address without brackets and without the interface of
+/// this machine.
+pub(crate) fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let host = inside.unwrap_or(host);
+    host.split_once('%').map_or(host, |(address, _)| address)
+}
+
 /// Returns the socket addresses of `host:port`, however long the system's name service takes.
 ///
 /// # Errors

@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, PeerSentence, Transport};
-use verbline_verbs::for_transport::is_forked;
+use verbline_verbs::for_transport::{LinkBytes, is_forked};
 use verbline_verbs::{Forked, log_limited};
 
 use super::clock_exchange::ClockExchange;
+use super::control_stream::ControlStream;
 use super::control_thread;
 use super::dial::{dial, dial_again};
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
@@ -22,12 +23,14 @@ use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
 use super::offers::{self, DialingLane, LaneOffer, Offers, TCP_IS_WITHHELD};
+use super::secure::secure;
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::TCP;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::QpRts;
+use crate::transport::security::ClientSecurity;
 
 /// How long the client waits for the server's reason after the server has closed the connection for
 /// calls. The reason travels on the other connection. Longer than a lost segment takes to be sent again.
@@ -42,6 +45,8 @@ pub(crate) struct HandshakeDialer {
     /// server's process ends, anybody may listen at its address, and would get the calls over TCP: it is not
     /// offered any more.
     was_protected: Arc<AtomicBool>,
+    /// Who a server has to be, if connections are secured: none is without it.
+    security: Option<Arc<dyn ClientSecurity>>,
 }
 
 /// A connection that has completed the handshake and waits for its poller to adopt it.
@@ -49,7 +54,7 @@ pub(crate) struct HandshakeDialer {
 pub struct Dialed {
     lane: u32,
     qp_rts: QpRts,
-    stream: TcpStream,
+    stream: ControlStream,
     welcome: Welcome,
     remote: SocketAddr,
     address: String,
@@ -62,11 +67,13 @@ impl HandshakeDialer {
         let lanes = transport.lanes().map(|lane| DialingLane {
             number: lane.number,
             queue_pairs: Arc::clone(&lane.queue_pairs),
+            is_secured: transport.client_security().is_some(),
         });
         Self {
             lanes: lanes.collect(),
             slot_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
             was_protected,
+            security: transport.client_security().cloned(),
         }
     }
 }
@@ -88,9 +95,10 @@ impl Dialer<Dialed> for HandshakeDialer {
         let deadline = Deadline::after(timeout);
         let dial = |which| self.dial_with(address, session, (timeout, &deadline), which);
         // Relaxed: nothing else that another dialer writes is read.
+        let was_protected = self.was_protected.load(Ordering::Relaxed);
         let all = Offers {
             shared_memory: true,
-            tcp: !self.was_protected.load(Ordering::Relaxed),
+            tcp: self.security.is_some() || !was_protected,
         };
         let others = Offers {
             shared_memory: false,
@@ -111,7 +119,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             Err(DialError::NotProven(error) | DialError::Other(error)) => Err(error),
         };
         let dialed = outcome?;
-        let is_protected = dialed.welcome.endpoint.kind != TCP;
+        let is_protected = self.security.is_some() || dialed.welcome.endpoint.kind != TCP;
         let was_protected = self.was_protected.fetch_or(is_protected, Ordering::Relaxed);
         match was_protected && !is_protected {
             // Another poller's attempt has ended since this one began.
@@ -169,7 +177,8 @@ impl HandshakeDialer {
                 address: address.to_owned(),
                 source,
             };
-        let (mut stream, remote) = dial(address, (timeout, deadline))?;
+        let (socket, remote) = dial(address, (timeout, deadline))?;
+        let mut stream = self.secured(socket, address, (timeout, deadline))?;
 
         let offers = offers::offers(&self.lanes, which).map_err(|e| device_error(e.into()))?;
         let mut handshake = ClientHandshake::default();
@@ -228,16 +237,13 @@ impl HandshakeDialer {
             .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
         if let Some(secret) = welcome.link_secret {
-            let link = dial_link(remote, secret, (timeout, deadline));
+            let link = self.dial_link((address, remote), secret, (timeout, deadline));
             let link = link.map_err(|error| match error {
                 LinkError::Refused(reason) => ConnectError::Refused {
                     address: address.to_owned(),
                     reason: reason.to_string(),
                 },
-                LinkError::Unreachable(source) => ConnectError::Unreachable {
-                    address: address.to_owned(),
-                    source,
-                },
+                LinkError::Connect(error) => error,
                 LinkError::Exchange(error) => {
                     match refusal_after_welcome(&mut stream, &mut handshake, deadline) {
                         Some(reason) => ConnectError::Refused {
@@ -254,7 +260,7 @@ impl HandshakeDialer {
         let frame = handshake.ready().map_err(|e| device_error(e.into()))?;
         deadline
             .write(&mut stream, &frame)
-            .map_err(|error| failed((Reached::Welcomed, error)))?;
+            .map_err(|error| failed((Reached::Welcomed, error.into())))?;
 
         Ok(Dialed {
             lane: lane.number,
@@ -265,6 +271,65 @@ impl HandshakeDialer {
             address: address.to_owned(),
             clock,
         })
+    }
+}
+
+impl HandshakeDialer {
+    /// Secures a connection, if connections are secured, and if the server is who it has to be.
+    fn secured(
+        &self,
+        socket: TcpStream,
+        address: &str,
+        (timeout, deadline): (Duration, &Deadline),
+    ) -> Result<ControlStream, ConnectError> {
+        let stream = ControlStream::plain(socket);
+        match &self.security {
+            Some(security) => secure(stream, &**security, address, deadline)
+                .map_err(|error| error.into_connect_error(address, timeout)),
+            None => Ok(stream),
+        }
+    }
+
+    /// Dials the connection that carries the calls, at the address at which the server was dialed, and
+    /// waits until the server's queue pair has it: until its answer begins to arrive.
+    fn dial_link(
+        &self,
+        (address, remote): (&str, SocketAddr),
+        secret: LinkSecret,
+        (timeout, deadline): (Duration, &Deadline),
+    ) -> Result<LinkBytes, LinkError> {
+        let dialed = dial_again(remote, (timeout, deadline));
+        let socket = dialed.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => error.into(),
+            _ => LinkError::Connect(ConnectError::Unreachable {
+                address: address.to_owned(),
+                source: error,
+            }),
+        })?;
+        let secured = self.secured(socket, address, (timeout, deadline));
+        let mut link = secured.map_err(LinkError::Connect)?;
+        deadline.write(&mut link, &secret.hello())?;
+        // The answer is for the queue pair to read; a refusal is a message of the handshake.
+        let mut beginning = [0; MAGIC.len()];
+        loop {
+            let len = deadline.peek(&mut link, &mut beginning)?;
+            match len.ok_or(ExchangeError::LinkClosed)? {
+                0 => {}
+                len if beginning[..len] != MAGIC[..len] => {
+                    let link = link.into_link();
+                    return Ok(link.ok_or(ExchangeError::LinkClosed)?);
+                }
+                // More of it is on its way.
+                len if len < MAGIC.len() => thread::sleep(Duration::from_millis(1)),
+                _ => break,
+            }
+        }
+        match read_response(&mut link, &mut ClientHandshake::default(), deadline)? {
+            ServerResponse::Refused(reason) => Err(LinkError::Refused(reason)),
+            ServerResponse::Welcome(_) | ServerResponse::Challenge(_) => {
+                Err(ExchangeError::LinkClosed.into())
+            }
+        }
     }
 }
 
@@ -279,7 +344,7 @@ pub(crate) fn adopt(
             source: "its lane is gone".into(),
         });
     };
-    let liveness = Arc::new(dialed.stream);
+    let liveness = Arc::clone(dialed.stream.socket());
     let key = LivenessKey::next();
     // Processes of one host have one clock.
     let is_remote = !dialed.qp_rts.is_on_this_host;
@@ -299,7 +364,7 @@ pub(crate) fn adopt(
             let keepalive_state = KeepaliveState::with_server(keepalive, Instant::now());
             let notice_sender = lane.notice_sender.clone();
             control.watch(LivenessConnection::new(
-                Arc::clone(&liveness),
+                dialed.stream,
                 key,
                 notice_sender,
                 keepalive_state,
@@ -326,7 +391,7 @@ pub(crate) fn adopt(
 /// was dialed. The server closes that connection without a word, because it no longer knows its
 /// secret. It sends the reason first, but on the connection of the handshake, where it may come later.
 fn refusal_after_welcome(
-    stream: &mut TcpStream,
+    stream: &mut ControlStream,
     handshake: &mut ClientHandshake,
     deadline: &Deadline,
 ) -> Option<PeerSentence> {
@@ -336,42 +401,11 @@ fn refusal_after_welcome(
     }
 }
 
-/// Dials the connection that carries the calls, at the address at which the server was dialed, and
-/// waits until the server's queue pair has it: until its answer begins to arrive.
-fn dial_link(
-    remote: SocketAddr,
-    secret: LinkSecret,
-    (timeout, deadline): (Duration, &Deadline),
-) -> Result<TcpStream, LinkError> {
-    let dialed = dial_again(remote, (timeout, deadline));
-    let mut link = dialed.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => error.into(),
-        _ => LinkError::Unreachable(error),
-    })?;
-    deadline.write(&mut link, &secret.hello())?;
-    // The answer is for the queue pair to read; a refusal is a message of the handshake.
-    let mut beginning = [0; MAGIC.len()];
-    loop {
-        match deadline.peek(&link, &mut beginning)? {
-            0 => return Err(ExchangeError::LinkClosed.into()),
-            len if beginning[..len] != MAGIC[..len] => return Ok(link),
-            len if len < MAGIC.len() => thread::sleep(Duration::from_millis(1)),
-            _ => break,
-        }
-    }
-    match read_response(&mut link, &mut ClientHandshake::default(), deadline)? {
-        ServerResponse::Refused(reason) => Err(LinkError::Refused(reason)),
-        ServerResponse::Welcome(_) | ServerResponse::Challenge(_) => {
-            Err(ExchangeError::LinkClosed.into())
-        }
-    }
-}
-
 /// Why there is no connection for the calls.
 enum LinkError {
     /// The server has refused it, for this reason.
     Refused(PeerSentence),
-    Unreachable(io::Error),
+    Connect(ConnectError),
     Exchange(ExchangeError),
 }
 

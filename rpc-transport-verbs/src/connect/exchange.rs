@@ -2,18 +2,19 @@
 //! that say how far the handshake had come.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::ConnectError;
+use verbline_verbs::for_transport::BadRecord;
 
+use super::control_stream::{Arrived, ControlStream, StreamError};
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{HandshakeError, Received};
 
 /// Sends the hello and reads the response. An error comes with the stage that was reached.
 pub(super) fn exchange(
-    stream: &mut TcpStream,
+    stream: &mut ControlStream,
     handshake: &mut ClientHandshake,
     hello: &[u8],
     deadline: &Deadline,
@@ -24,26 +25,28 @@ pub(super) fn exchange(
         // A server may reject a client before it has read the hello, and close the socket. Then the
         // hello cannot be sent, but the reason can be read.
         Err(error) => match read_response(stream, handshake, deadline) {
+            // TLS says why it ends.
+            Err(ended @ ExchangeError::Record(_)) => Err((Reached::Connected, ended)),
             Ok(refused @ ServerResponse::Refused(_)) => Ok(refused),
             Ok(ServerResponse::Welcome(_) | ServerResponse::Challenge(_)) | Err(_) => {
-                Err((Reached::Connected, error))
+                Err((Reached::Connected, error.into()))
             }
         },
     }
 }
 
 pub(super) fn read_response(
-    stream: &mut TcpStream,
+    stream: &mut ControlStream,
     handshake: &mut ClientHandshake,
     deadline: &Deadline,
 ) -> Result<ServerResponse, ExchangeError> {
-    let mut bytes = [0; 4096];
+    let mut bytes = Vec::new();
     loop {
-        let len = deadline.read(stream, &mut bytes)?;
-        if len == 0 {
+        bytes.clear();
+        if deadline.read(stream, &mut bytes)? == Arrived::End {
             return Err(ExchangeError::Closed);
         }
-        if let Some(response) = handshake.handle(&bytes[..len])? {
+        if let Some(response) = handshake.handle(&bytes)? {
             return Ok(response);
         }
     }
@@ -59,9 +62,27 @@ pub(super) enum ExchangeError {
     )]
     LinkClosed,
     #[error("the socket failed: {0}")]
-    Socket(#[from] io::Error),
+    Socket(io::Error),
+    /// The records of the connection end.
+    #[error(transparent)]
+    Record(BadRecord),
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+}
+
+impl From<io::Error> for ExchangeError {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
+impl From<StreamError> for ExchangeError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Socket(error) => Self::Socket(error),
+            StreamError::Record(error) => Self::Record(error),
+        }
+    }
 }
 
 /// The stage that a client's handshake has reached.
@@ -133,6 +154,10 @@ pub(super) fn exchange_error(
                 reached: reached.to_string(),
             }
         }
+        ExchangeError::Record(error) => ConnectError::Security {
+            address,
+            source: error.into(),
+        },
         other => ConnectError::NotVerbline {
             address,
             reason: other.to_string(),
@@ -166,28 +191,48 @@ impl Deadline {
         Ok(left)
     }
 
-    pub(super) fn read(&self, stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(
+        &self,
+        stream: &mut ControlStream,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Arrived, StreamError> {
         loop {
-            stream.set_read_timeout(Some(self.left()?))?;
-            match stream.read(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            stream.socket().set_read_timeout(Some(self.left()?))?;
+            match stream.read(READ_LEN, bytes) {
+                Err(StreamError::Socket(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => return other,
             }
         }
     }
 
-    pub(super) fn peek(&self, stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn peek(
+        &self,
+        stream: &mut ControlStream,
+        bytes: &mut [u8],
+    ) -> Result<Option<usize>, StreamError> {
         loop {
-            stream.set_read_timeout(Some(self.left()?))?;
+            stream.socket().set_read_timeout(Some(self.left()?))?;
             match stream.peek(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(StreamError::Socket(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => return other,
             }
         }
     }
 
-    pub(super) fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> Result<(), ExchangeError> {
-        stream.set_write_timeout(Some(self.left()?))?;
-        Ok(stream.write_all(bytes)?)
+    /// Writes all of it.
+    pub(super) fn write(
+        &self,
+        stream: &mut ControlStream,
+        bytes: &[u8],
+    ) -> Result<(), StreamError> {
+        stream.socket().set_write_timeout(Some(self.left()?))?;
+        stream.write(bytes)?;
+        match stream.is_writing() {
+            true => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            false => Ok(()),
+        }
     }
 }
+
+/// Maximum number of bytes that are read at a time.
+const READ_LEN: usize = 4096;

@@ -2,7 +2,7 @@
 //! bytes may arrive, and when to send an ENQ.
 //!
 //! `proto/handshake.proto` draws the bytes and says which side may send which byte when. Each byte
-//! is a frame, which a socket accepts whole or not at all, so no byte is ever buffered.
+//! is a frame. While the socket has not taken all of one, no other is written.
 //!
 //! The peer's control thread responds to a probe, so a poller that runs a long handler counts as
 //! alive.

@@ -9,16 +9,18 @@
 //!   place of its first byte.
 //! * A client asks a server on another host for its clock over this socket (`clock_exchange.rs`).
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll::EventFlags;
 use verbline_verbs::for_transport::keep_from_children;
 
 use super::clock_exchange::{
     CLOCK_ANSWER_LEN, CLOCK_INTERVAL, CLOCK_QUESTION, ClockByte, ClockExchange, clock_answer,
 };
+use super::control_stream::{Arrived, ControlStream, StreamError};
 use super::handshake::MAGIC;
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState, UnexpectedByte};
@@ -61,8 +63,7 @@ pub(crate) enum ClockRole {
 /// A TCP connection after its handshake.
 #[derive(Debug)]
 pub(crate) struct LivenessConnection {
-    /// Shared with the poller, which shuts it down to end the connection.
-    pub(crate) stream: Arc<TcpStream>,
+    pub(crate) stream: ControlStream,
     key: LivenessKey,
     notice_sender: NoticeSender,
     keepalive_state: KeepaliveState,
@@ -74,13 +75,15 @@ pub(crate) struct LivenessConnection {
     interval_end: Option<Instant>,
     /// When the next series of questions about the server's clock begins, if this side asks.
     next_series: Option<Instant>,
+    /// The control thread watches the socket for when it can be written to.
+    is_watched_to_write: bool,
 }
 
 impl LivenessConnection {
     /// Creates the state of a connection. `key` identifies it in notices, and `notice_sender`
     /// reports its end.
     pub(crate) fn new(
-        stream: Arc<TcpStream>,
+        stream: ControlStream,
         key: LivenessKey,
         notice_sender: NoticeSender,
         keepalive_state: KeepaliveState,
@@ -96,7 +99,17 @@ impl LivenessConnection {
             refusal: is_client.then(Box::default),
             interval_end: None,
             next_series: None,
+            is_watched_to_write: false,
         }
+    }
+
+    /// Returns what the socket has to be watched for, if that has changed.
+    pub(crate) fn change_of_watch(&mut self) -> Option<EventFlags> {
+        let is_writing = self.stream.is_writing();
+        let was_watched = std::mem::replace(&mut self.is_watched_to_write, is_writing);
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, is_writing);
+        (is_writing != was_watched).then_some(flags)
     }
 
     /// Sends an ENQ if the server waits for one, and the first question about its clock if this side
@@ -147,22 +160,28 @@ impl LivenessConnection {
     }
 
     fn ask_for_clock(&mut self) {
-        if self.write(CLOCK_QUESTION).is_err()
+        if !self.write(&[CLOCK_QUESTION])
             && let ClockRole::Asks { exchange, .. } = &mut self.clock_role
         {
             exchange.could_not_ask();
         }
     }
 
-    /// Reads from the socket. Returns how the connection ended, if it has ended.
+    /// Writes what the socket did not take before, and reads from it. Returns how the connection ended,
+    /// if it has ended.
     pub(crate) fn poll(&mut self) -> Option<LivenessEnd> {
-        let mut bytes = [0; READ_LEN];
-        match (&*self.stream).read(&mut bytes) {
-            Ok(0) => Some(LivenessEnd::Gone),
-            Ok(len) => self.handle_bytes(&bytes[..len]),
-            Err(error) if is_transient(&error) => None,
+        let mut bytes = Vec::new();
+        let flushed = self.stream.flush();
+        match flushed.and_then(|()| self.stream.read(READ_LEN, &mut bytes)) {
+            Ok(Arrived::End) => Some(LivenessEnd::Gone),
+            Ok(Arrived::Bytes) => self.handle_bytes(&bytes),
+            Err(error) if error.is_transient() => None,
+            Err(StreamError::Record(error)) => {
+                tracing::debug!(key = %self.key, %error, "a connection ends");
+                Some(LivenessEnd::Bytes)
+            }
             // The connection was reset, or the kernel gave it up.
-            Err(_) => Some(LivenessEnd::Gone),
+            Err(StreamError::Socket(_)) => Some(LivenessEnd::Gone),
         }
     }
 
@@ -198,7 +217,8 @@ impl LivenessConnection {
                     if std::mem::replace(&mut is_asked, true) {
                         return Err(UnexpectedByte);
                     }
-                    self.answer_with_clock()?;
+                    // Ignored if it cannot be written, as an ACK is.
+                    self.write(&clock_answer(monotonic_us()));
                     continue;
                 }
                 ClockRole::Asks { exchange, estimate } => {
@@ -226,21 +246,10 @@ impl LivenessConnection {
             .keepalive_state
             .handle_bytes(&keepalives[..len], Instant::now())?;
         if sends_ack {
-            // Ignore a full socket: a peer that sends ENQs without reading cannot expect an ACK, so
-            // no ACK is buffered for it.
-            let _ = self.write(ACK);
+            // A peer that sends ENQs without reading cannot expect an ACK for each.
+            self.write(&[ACK]);
         }
         Ok(())
-    }
-
-    /// Answers a question about this host's clock. Ignores a full socket, as for an ACK. A socket
-    /// that takes only part of the answer ends the connection: its client has asked again and again
-    /// and read no answer.
-    fn answer_with_clock(&self) -> Result<(), UnexpectedByte> {
-        match (&*self.stream).write(&clock_answer(monotonic_us())) {
-            Ok(len) if len < CLOCK_ANSWER_LEN => Err(UnexpectedByte),
-            Ok(_) | Err(_) => Ok(()),
-        }
     }
 
     /// Handles the end of an interval. Returns how the connection ended, if it has ended.
@@ -270,15 +279,15 @@ impl LivenessConnection {
     }
 
     fn send_enq(&mut self) {
-        if self.write(ENQ).is_ok() {
+        if self.write(&[ENQ]) {
             self.keepalive_state.enq_sent();
         }
     }
 
-    /// Writes one byte if the socket accepts it. If the connection has ended, the next read reports
-    /// the error.
-    fn write(&self, byte: u8) -> io::Result<()> {
-        (&*self.stream).write(&[byte]).map(drop)
+    /// Writes a message, unless the socket has not taken the one before. Returns true if it is or will
+    /// be sent. If the connection has ended, the next read reports the error.
+    fn write(&mut self, message: &[u8]) -> bool {
+        !self.stream.is_writing() && self.stream.write(message).is_ok()
     }
 }
 
@@ -297,15 +306,9 @@ pub(super) fn configure_socket(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use rpc_core::transport::PeerSentence;
@@ -327,7 +330,13 @@ mod tests {
             Arc::default(),
         );
         let key = LivenessKey::next();
-        LivenessConnection::new(Arc::new(stream), key, notice_sender, state, role)
+        LivenessConnection::new(
+            ControlStream::plain(stream),
+            key,
+            notice_sender,
+            state,
+            role,
+        )
     }
 
     /// A client whose keepalive is off, and a server whose clock is an hour ahead and which sends
@@ -365,7 +374,10 @@ mod tests {
         assert!(clock.error_us < 500_000, "{clock:?}");
 
         there.set_nonblocking(true).unwrap();
-        assert!(is_transient(&there.read(&mut [0]).unwrap_err()));
+        assert_eq!(
+            there.read(&mut [0]).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         assert_eq!(liveness.deadline(), Some(now + CLOCK_INTERVAL));
         assert_eq!(liveness.handle_deadline(now + CLOCK_INTERVAL), None);
         let mut questions = [0; 9];
@@ -373,20 +385,33 @@ mod tests {
         assert_eq!(liveness.deadline(), Some(now + 2 * CLOCK_INTERVAL));
     }
 
-    /// A client that asks and reads nothing: the server buffers nothing for it, and ends the
-    /// connection when the socket has taken part of an answer.
+    /// A client that asks and reads nothing: what the socket does not take of one answer is kept, and no
+    /// further answer is written.
     #[test]
     fn a_client_that_asks_for_the_clock_and_never_reads_holds_up_nobody() {
-        let (here, _there) = pair();
+        let (here, mut there) = pair();
         rustix::net::sockopt::set_socket_send_buffer_size(&here, 4096).unwrap();
         here.set_nonblocking(true).unwrap();
         let state = KeepaliveState::with_client(None, Instant::now());
         let mut liveness = watched(here, state, ClockRole::Answers);
         let is_held_up = (0..10_000_000).any(|_| {
-            let has_ended = liveness.handle_bytes(&[CLOCK_QUESTION]).is_some();
-            has_ended || liveness.write(ACK).is_err()
+            assert_eq!(liveness.handle_bytes(&[CLOCK_QUESTION]), None);
+            !liveness.write(&[ACK])
         });
         assert!(is_held_up, "the socket took ten million answers");
+        let out = EventFlags::IN | EventFlags::OUT;
+        assert_eq!(liveness.change_of_watch(), Some(out));
+        for _ in 0..1000 {
+            assert_eq!(liveness.handle_bytes(&[CLOCK_QUESTION]), None);
+        }
+        assert_eq!(liveness.change_of_watch(), None);
+        let mut answers = vec![0; 1 << 20];
+        while liveness.stream.is_writing() {
+            assert!(there.read(&mut answers).unwrap() > 0);
+            assert_eq!(liveness.poll(), None);
+        }
+        assert_eq!(liveness.change_of_watch(), Some(EventFlags::IN));
+        assert!(liveness.write(&[ACK]));
     }
 
     /// A server that has ended the handshake while `Ready` was on its way says why, in as many reads as it
@@ -417,7 +442,7 @@ mod tests {
         assert_eq!(liveness.handle_bytes(&refusal), Some(LivenessEnd::Bytes));
     }
 
-    /// However many ENQs a peer sends, nothing blocks and nothing is buffered for it.
+    /// However many ENQs a peer sends, nothing blocks and one answer at most is kept for it.
     #[test]
     fn a_peer_that_asks_and_never_reads_holds_up_nobody() {
         // Small buffers fill quickly; each byte takes a system call.
@@ -433,14 +458,14 @@ mod tests {
             Arc::default(),
         );
         let mut liveness = LivenessConnection::new(
-            Arc::new(stream),
+            ControlStream::plain(stream),
             LivenessKey::next(),
             notice_sender,
             keepalive_state,
             ClockRole::Answers,
         );
         // Fill the socket, then send many more ENQs.
-        while liveness.write(ACK).is_ok() {}
+        while liveness.write(&[ACK]) {}
         for _ in 0..1000 {
             assert_eq!(liveness.handle_bytes(&[ENQ]), None);
         }

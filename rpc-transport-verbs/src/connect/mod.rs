@@ -14,6 +14,7 @@
 pub(crate) mod address;
 pub(crate) mod client;
 pub(crate) mod clock_exchange;
+pub(crate) mod control_stream;
 pub(crate) mod control_thread;
 mod dial;
 mod exchange;
@@ -23,4 +24,5 @@ pub(crate) mod link;
 pub(crate) mod liveness;
 mod offers;
 mod rpc_transport;
+mod secure;
 pub(crate) mod server;

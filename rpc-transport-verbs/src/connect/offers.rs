@@ -14,15 +14,20 @@ use crate::transport::queue_pairs::{Plaintext, QpInit, QueuePairError, QueuePair
 pub(super) struct DialingLane {
     pub(super) number: u32,
     pub(super) queue_pairs: Arc<QueuePairs>,
+    /// What travels over TCP is encrypted, and the server has proved who it is.
+    pub(super) is_secured: bool,
 }
 
 impl DialingLane {
-    /// Returns true if an endpoint of this kind may be offered. TCP is not unless the program or the
-    /// environment has named or allowed it: whoever listens at the server's address would get the calls.
+    /// Returns true if an endpoint of this kind may be offered. TCP is not unless it is secured, or the
+    /// program or the environment has named or allowed it: whoever listens at the server's address would
+    /// get the calls.
     fn may_offer(&self, kind: &str, which: Offers) -> bool {
         match kind {
             SOFT => which.shared_memory,
-            TCP => which.tcp && self.queue_pairs.plaintext() == Plaintext::Allowed,
+            TCP => {
+                which.tcp && (self.is_secured || self.queue_pairs.plaintext() == Plaintext::Allowed)
+            }
             _ => true,
         }
     }

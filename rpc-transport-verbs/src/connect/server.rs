@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rpc_core::PeerCertificate;
 use rpc_core::transport::{Admitted, Peer, PeerSentence, RoomWanted, limit_reached};
 use verbline_verbs::log_limited;
 
@@ -59,6 +60,17 @@ pub struct Port {
 pub(crate) struct LanePort {
     queue_pairs: Arc<QueuePairs>,
     notice_sender: NoticeSender,
+}
+
+/// What is known of a client besides what it offers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    /// `None` in a simulation.
+    pub(crate) address: Option<SocketAddr>,
+    /// Its connections are encrypted, and this server has proved who it is.
+    pub(crate) is_secured: bool,
+    /// What the client has proved to be.
+    pub(crate) certificate: Option<Arc<PeerCertificate>>,
 }
 
 /// A client that has a queue pair and can be sent its `Welcome`.
@@ -283,7 +295,7 @@ impl Port {
     pub(crate) fn create_queue_pair(
         &self,
         client: &Offer,
-        address: Option<SocketAddr>,
+        origin: Origin,
         mut admitted: Admitted,
         liveness: impl Into<LivenessSocket>,
         key: LivenessKey,
@@ -294,7 +306,8 @@ impl Port {
             qp_rts,
             local,
             rejected,
-        } = self.choose(client)?;
+        } = self.choose(client, origin.is_secured)?;
+        let address = origin.address;
         log_limited!(
             info,
             address = address.map(tracing::field::display),
@@ -311,7 +324,10 @@ impl Port {
         if let Some(address) = address {
             // A client of a socket for IPv4 and IPv6 is called by its own address.
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-            let peer = Peer::new(address, &*local.device);
+            let mut peer = Peer::new(address, &*local.device);
+            if let Some(certificate) = origin.certificate {
+                peer = peer.with_certificate(certificate);
+            }
             // Shared memory is only had with processes whose user, as the kernel tells, is the
             // effective user of this process: both sides of each link check
             // `Credentials::is_our_user`. So root is refused, unless this process is root's. If this
@@ -352,7 +368,7 @@ impl Port {
     }
 
     /// Returns the first lane that can connect to the client, with a connected queue pair.
-    fn choose(&self, client: &Offer) -> Result<Chosen<'_>, AcceptError> {
+    fn choose(&self, client: &Offer, is_secured: bool) -> Result<Chosen<'_>, AcceptError> {
         let mut rejected = RejectedDevices::default();
         let lanes = self.lanes.iter();
         let mut addresses: Vec<_> = lanes
@@ -363,14 +379,14 @@ impl Port {
             .collect();
         addresses.sort_by_key(|(place, ..)| *place);
         for (_, lane, local) in addresses {
-            if let Some(chosen) = lane.try_address(local, client, &mut rejected) {
+            if let Some(chosen) = lane.try_address(local, (client, is_secured), &mut rejected) {
                 return Ok(chosen);
             }
         }
         let offers_tcp = client.endpoints.iter().any(|endpoint| endpoint.kind == TCP);
         // A server without the device tcp takes no such clients either. If another device would have
         // done and has failed, the failure is the reason.
-        if !self.takes_plaintext() && offers_tcp && !rejected.has_failures() {
+        if !is_secured && !self.takes_plaintext() && offers_tcp && !rejected.has_failures() {
             rejected.remove_plaintext();
             return Err(AcceptError::Plaintext { others: rejected });
         }
@@ -410,7 +426,7 @@ impl LanePort {
     fn try_address(
         &self,
         local: DeviceAddress<'_>,
-        client: &Offer,
+        (client, is_secured): (&Offer, bool),
         rejected: &mut RejectedDevices,
     ) -> Option<Chosen<'_>> {
         let fit = match choice::matching_endpoints(local, &client.endpoints) {
@@ -420,7 +436,8 @@ impl LanePort {
                 return None;
             }
         };
-        if local.kind == TCP && self.queue_pairs.plaintext() == Plaintext::Refused {
+        let is_plaintext = local.kind == TCP && !is_secured;
+        if is_plaintext && self.queue_pairs.plaintext() == Plaintext::Refused {
             rejected.add(local, Rejection::Plaintext);
             return None;
         }

@@ -12,29 +12,24 @@ mod memory;
 pub(crate) mod name;
 pub(crate) mod opened;
 mod pinned;
+mod rpc_fabric;
+mod security;
 pub(crate) mod setup;
 pub(crate) mod sizing;
 pub(crate) mod survey;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
-use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use rpc_core::Intents;
-use rpc_core::transport::{Admission, CoreClaim, CoreRefusal, Fabric, FabricError, Listener};
-use verbline_verbs::for_transport::{self, is_forked};
 use verbline_verbs::{Context, OpenError, SoftPath};
 
 pub use self::error::DeviceError;
 use self::name::Name;
+use self::security::Security;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
-use crate::connect::address;
-use crate::connect::control_thread::{self, ListenerConfig};
-use crate::connect::server::{self, Port};
-use crate::transport::VerbsTransport;
 use crate::transport::endpoint::TCP;
 use crate::transport::queue_pairs::Plaintext;
 
@@ -55,7 +50,9 @@ pub struct Device {
     names: Arc<[Name]>,
     /// The operator has named the devices, so the program adds none.
     is_named_by_environment: bool,
+    /// Whether `tcp` may be used without encryption, if connections are not secured.
     plaintext: Plaintext,
+    security: Security,
     sizing: Arc<Sizing>,
 }
 
@@ -197,6 +194,7 @@ impl Device {
             },
             names: opened.into(),
             is_named_by_environment: false,
+            security: Security::default(),
             sizing: Arc::default(),
         }
     }
@@ -219,8 +217,12 @@ impl Device {
     /// - [`best`](Self::best), which has chosen the devices: `tcp`, which is among them, is used.
     /// - [`best`](Self::best), with the devices that `VERBLINE_DEVICE` names: nothing. The program does
     ///   not widen the operator's list. If `tcp` is not in it, that is logged.
+    ///
+    /// With TLS, it says something else: a server that has TLS takes clients without it as well, on every
+    /// device. A client that has TLS connects with it in any case.
     #[must_use]
-    pub fn allow_plaintext(self) -> Self {
+    pub fn allow_plaintext(mut self) -> Self {
+        self.security.allows_plaintext = true;
         let is_named = self.names.iter().any(|name| name.device == TCP);
         if self.is_named_by_environment {
             if !is_named {
@@ -233,6 +235,7 @@ impl Device {
             names.push(Name::of(TCP));
         }
         Self {
+            security: self.security,
             sizing: self.sizing,
             ..Self::of(names)
         }
@@ -284,6 +287,7 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("name", &self.name)
+            .field("security", &self.security)
             .field("sizing", &self.sizing)
             .finish()
     }
@@ -292,84 +296,6 @@ impl fmt::Debug for Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
-    }
-}
-
-impl Fabric for Device {
-    type Transport = VerbsTransport;
-    type Port = Port;
-
-    fn open(&self, intents: &Intents) -> Result<VerbsTransport, FabricError> {
-        setup::open(&self.names, self.plaintext, intents, &self.sizing)
-    }
-
-    fn port(&self, transport: &VerbsTransport) -> Port {
-        transport.port()
-    }
-
-    fn bind(&self, address: &str) -> Result<TcpListener, FabricError> {
-        server::bind(address).map_err(|source| FabricError::Listen {
-            address: address.to_owned(),
-            source,
-        })
-    }
-
-    fn listen(
-        &self,
-        socket: TcpListener,
-        ports: Vec<Port>,
-        admission: Arc<dyn Admission>,
-    ) -> Result<Box<dyn Listener>, FabricError> {
-        let address = server::listen(&socket).map_err(FabricError::Socket)?;
-        if self.plaintext == Plaintext::Allowed {
-            tracing::info!(
-                %address,
-                "taking calls over TCP, which are not encrypted, from whoever reaches this address"
-            );
-        }
-        let config = ListenerConfig { ports, admission };
-        let listening = control_thread::control()
-            .and_then(|control| control.listen(socket, address, config))
-            .map_err(|source| FabricError::Listen {
-                address: address.to_string(),
-                source,
-            })?;
-        Ok(Box::new(listening))
-    }
-
-    fn is_forked() -> bool {
-        is_forked()
-    }
-
-    fn check_address(&self, address: &str) -> io::Result<()> {
-        address::check(address)
-    }
-
-    fn allowed_cores(&self) -> Vec<usize> {
-        for_transport::allowed_cores().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the system did not report which cores this process may use");
-            Vec::new()
-        })
-    }
-
-    fn claim_core(&self, core: usize) -> Result<CoreClaim, CoreRefusal> {
-        cores::claim(core)
-    }
-
-    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
-        for_transport::pin(core)
-    }
-
-    fn unpin_current_thread(&self) {
-        for_transport::unpin();
-    }
-
-    fn start_thread<T: Send + 'static>(
-        &self,
-        name: &str,
-        run: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<JoinHandle<T>> {
-        for_transport::start_thread(name, run)
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) mod receive;
 pub(crate) mod receive_queue;
 pub(crate) mod reserve;
 pub(crate) mod routes;
+pub(crate) mod security;
 pub(crate) mod send_queue;
 pub(crate) mod sleep;
 pub(crate) mod stall_watch;
@@ -39,6 +40,7 @@ pub(crate) mod transmit;
 pub(crate) mod wakeup;
 
 use std::fmt;
+use std::sync::Arc;
 
 use rpc_core::Limits;
 use rpc_core::transport::{Event, SlotsByState};
@@ -46,6 +48,7 @@ use rpc_core::transport::{Event, SlotsByState};
 pub use self::buf::{RecvBuf, SendBuf};
 use self::lane::Lane;
 pub use self::long_messages::registered_buf::RegisteredBuf;
+use self::security::ClientSecurity;
 use self::sleep::Sleep;
 
 /// A poller's transport: one lane for each device, each with its own context, memory region,
@@ -113,6 +116,7 @@ pub struct VerbsTransport {
     /// Limits that hold for every lane.
     pub(crate) limits: Limits,
     pub(crate) sleep: Sleep,
+    client_security: Option<Arc<dyn ClientSecurity>>,
 }
 
 impl VerbsTransport {
@@ -126,7 +130,17 @@ impl VerbsTransport {
             next_lane: 0,
             limits,
             sleep,
+            client_security: None,
         }
+    }
+
+    /// Has connections to servers secured: none is made without it.
+    pub(crate) fn secure_as_client(&mut self, security: Option<Arc<dyn ClientSecurity>>) {
+        self.client_security = security;
+    }
+
+    pub(crate) fn client_security(&self) -> Option<&Arc<dyn ClientSecurity>> {
+        self.client_security.as_ref()
     }
 
     /// Returns how many slots are in each state now, summed over all lanes. The total is

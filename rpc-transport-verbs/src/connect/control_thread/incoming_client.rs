@@ -1,29 +1,38 @@
 //! A client's handshake: one socket from its first byte until it is a connection or has been sent
 //! the reason why it was rejected.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+mod beginning;
+
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use rpc_core::PeerCertificate;
 use rpc_core::transport::Admitted;
 use rustix::event::epoll::EventFlags;
+use verbline_verbs::for_transport::LinkBytes;
 use verbline_verbs::log_limited;
 
+use self::beginning::Beginning;
 use super::handshakes::{READ_LEN, Stage};
-use super::preparer::JobResult;
-use super::{ListenerConfig, Token, is_transient};
+use super::preparer::Prepared;
+use super::{ListenerConfig, Token};
+use crate::connect::control_stream::{Arrived, ControlStream, StreamError};
 use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::handshake::{Offer, Received};
 use crate::connect::keepalive::KeepaliveState;
 use crate::connect::link::{self, FirstBytes, LINK_HELLO_LEN, LinkSecret};
 use crate::connect::liveness::{ClockRole, LivenessConnection};
-use crate::connect::server::{self as connect_server, ClientInRts, Port};
+use crate::connect::server::{self as connect_server, ClientInRts, Origin, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
 use crate::transport::queue_pairs::AwaitedClaim;
+use crate::transport::security::SecurityHandshake;
 
 /// A client in its handshake.
 pub(super) struct IncomingClient {
-    pub(super) stream: Arc<TcpStream>,
+    stream: ControlStream,
+    beginning: Beginning,
+    /// What the client has proved to be.
+    certificate: Option<Arc<PeerCertificate>>,
     peer: SocketAddr,
     pub(super) listener: Token,
     config: Arc<ListenerConfig>,
@@ -32,8 +41,6 @@ pub(super) struct IncomingClient {
     first_bytes: Vec<u8>,
     /// The secret that was given to the client for the connection of its calls, until it comes.
     pub(super) link_secret: Option<LinkSecret>,
-    /// Bytes that the socket has not accepted yet.
-    outgoing: Vec<u8>,
     state: State,
 }
 
@@ -59,13 +66,16 @@ enum State {
 pub(super) enum NextAction {
     Wait,
     Close,
+    /// Have another thread make a step of the handshake that secures the connection, for which these
+    /// bytes have arrived. [`secured`](IncomingClient::secured) gets the result.
+    Secure(Box<dyn SecurityHandshake>, Vec<u8>),
     /// Call [`challenge`](IncomingClient::challenge).
     Challenge,
     /// Call [`admit`](IncomingClient::admit), if the server has a connection left.
     Admit,
     /// Create the queue pair: through this port, for the endpoints that the client offers. The
     /// claim lives until it exists.
-    CreateQueuePair(Port, Offer, Admitted, Option<AwaitedClaim>),
+    CreateQueuePair(Port, Offer, Origin, Admitted, Option<AwaitedClaim>),
     /// The connection is for the calls of a client that was given this secret: hand it to the queue
     /// pair that waits for it.
     Link(LinkSecret),
@@ -81,14 +91,15 @@ impl IncomingClient {
         config: Arc<ListenerConfig>,
     ) -> Self {
         Self {
-            stream: Arc::new(stream),
+            stream: ControlStream::plain(stream),
+            beginning: Beginning::Nothing,
+            certificate: None,
             peer,
             listener,
             config,
             handshake: ServerHandshake::default(),
             first_bytes: Vec::new(),
             link_secret: None,
-            outgoing: Vec::new(),
             state: State::Incoming,
         }
     }
@@ -103,13 +114,25 @@ impl IncomingClient {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let keepalive = KeepaliveState::with_client(None, std::time::Instant::now());
         let mut client = Self::new(stream, peer, 1, config);
+        client.beginning = Beginning::Done;
         client.state = State::QpRts(key, notice_sender, Box::new(keepalive));
         client
     }
 
-    /// Returns true if the socket has to be watched for writability.
-    pub(super) fn is_writing(&self) -> bool {
-        !self.outgoing.is_empty()
+    pub(super) fn stream(&self) -> &Arc<TcpStream> {
+        self.stream.socket()
+    }
+
+    pub(super) fn is_secured(&self) -> bool {
+        self.stream.is_secured()
+    }
+
+    /// Returns what the socket has to be watched for.
+    pub(super) fn watched(&self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, !matches!(self.beginning, Beginning::Away));
+        flags.set(EventFlags::OUT, self.stream.is_writing());
+        flags
     }
 
     /// Returns the stage of the handshake.
@@ -127,6 +150,9 @@ impl IncomingClient {
     /// Returns how far the client has come, as part of a sentence.
     fn reached(&self) -> String {
         match self.state {
+            State::Incoming if !matches!(self.beginning, Beginning::Nothing | Beginning::Done) => {
+                "the client's handshake of TLS was not complete".to_owned()
+            }
             State::Incoming => {
                 let bytes = match self.first_bytes.len() {
                     0 => self.handshake.received(),
@@ -142,7 +168,7 @@ impl IncomingClient {
                 "the client waited for one of the server's connections".to_owned()
             }
             State::Admitted => "the client's queue pair was being created".to_owned(),
-            State::QpRts(..) if self.is_writing() => {
+            State::QpRts(..) if self.stream.is_writing() => {
                 "the client was welcomed, but did not read it".to_owned()
             }
             State::QpRts(..) => "the client was welcomed, but its Ready did not come".to_owned(),
@@ -151,30 +177,46 @@ impl IncomingClient {
     }
 
     pub(super) fn handle_event(&mut self, flags: EventFlags) -> NextAction {
-        if flags.contains(EventFlags::OUT) && self.write().is_err() {
+        if flags.contains(EventFlags::OUT) && self.flush().is_err() {
             self.give_up("the socket ended");
             return NextAction::Close;
         }
-        let mut bytes = [0; READ_LEN];
-        match (&*self.stream).read(&mut bytes) {
-            Ok(0) if matches!(self.state, State::Rejected) => NextAction::Close,
-            Ok(0) => {
+        if matches!(self.beginning, Beginning::Away) {
+            // The system reports the end of a socket again and again.
+            return match flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                true => NextAction::Close,
+                false => NextAction::Wait,
+            };
+        }
+        self.receive()
+    }
+
+    /// Reads what has arrived, and handles it.
+    fn receive(&mut self) -> NextAction {
+        let mut bytes = Vec::new();
+        let is_rejected = matches!(self.state, State::Rejected);
+        match self.stream.read(READ_LEN, &mut bytes) {
+            Ok(Arrived::End) if is_rejected => NextAction::Close,
+            Ok(Arrived::End) => {
                 self.give_up("the client closed its socket");
                 NextAction::Close
             }
             // Continue to read: if bytes were left unread, closing the socket would send a reset,
             // and the client would lose the reason.
-            Ok(_) if matches!(self.state, State::Rejected) => NextAction::Wait,
-            Ok(len) => self.handle_bytes(&bytes[..len]),
-            Err(error) if is_transient(&error) => NextAction::Wait,
+            Ok(Arrived::Bytes) if is_rejected => NextAction::Wait,
+            Ok(Arrived::Bytes) => self.handle_bytes(bytes),
+            Err(error) if error.is_transient() => NextAction::Wait,
             Err(error) => {
-                self.give_up(&format!("the socket failed ({error})"));
+                if !is_rejected {
+                    self.give_up(&error.to_string());
+                }
                 NextAction::Close
             }
         }
     }
 
-    fn handle_bytes(&mut self, bytes: &[u8]) -> NextAction {
+    /// Handles bytes of the client's handshake, or the first ones of a connection for calls.
+    fn handle_client_bytes(&mut self, bytes: &[u8]) -> NextAction {
         let is_first =
             matches!(self.state, State::Incoming) && self.handshake.received().is_nothing();
         if is_first {
@@ -209,21 +251,25 @@ impl IncomingClient {
         }
     }
 
-    /// Returns the secret of a connection for calls, if all of its first bytes are there to be read.
+    /// Returns the secret of a connection for calls, if all of its first bytes are there to be read, and
+    /// it need not be secured.
     pub(super) fn link_secret_that_has_arrived(&mut self) -> Option<LinkSecret> {
+        if !self.config.takes_plain {
+            return None;
+        }
         // One more, which a client does not send.
         let mut bytes = [0; LINK_HELLO_LEN + 1];
-        let len = self.stream.peek(&mut bytes).ok()?;
+        let len = self.stream.peek(&mut bytes).ok()??;
         let FirstBytes::Link(secret) = link::examine(&bytes[..len]) else {
             return None;
         };
-        (&*self.stream).read_exact(&mut bytes[..len]).ok()?;
+        self.stream.read(len, &mut Vec::new()).ok()?;
         Some(secret)
     }
 
-    /// Returns the socket of a connection whose first bytes were those of a link.
-    pub(super) fn into_stream(self) -> Option<TcpStream> {
-        Arc::into_inner(self.stream)
+    /// Returns the connection whose first bytes were those of a link.
+    pub(super) fn into_link(self) -> Option<LinkBytes> {
+        self.stream.into_link()
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -246,11 +292,12 @@ impl IncomingClient {
         };
         let (challenge, awaited) = demand;
         match self.handshake.challenge(&challenge) {
-            Ok(frame) => self.outgoing = frame,
-            Err(error) => return self.refuse(&error.to_string()),
+            Ok(frame) => {
+                self.state = State::Challenged(offer, awaited);
+                self.write_or_close(&frame)
+            }
+            Err(error) => self.refuse(&error.to_string()),
         }
-        self.state = State::Challenged(offer, awaited);
-        self.write_or_close()
     }
 
     /// Handles a claim of the GID that the client offers. `is_its_own` tells whether it came from
@@ -298,17 +345,22 @@ impl IncomingClient {
             return self.refuse(&reason);
         };
         self.state = State::Admitted;
-        NextAction::CreateQueuePair(port.clone(), offer, admitted, claim)
+        let origin = Origin {
+            address: Some(self.peer),
+            is_secured: self.stream.is_secured(),
+            certificate: self.certificate.clone(),
+        };
+        NextAction::CreateQueuePair(port.clone(), offer, origin, admitted, claim)
     }
 
     /// Handles the result of creating the queue pair.
-    pub(super) fn job_done(&mut self, result: JobResult) -> NextAction {
+    pub(super) fn prepared(&mut self, result: Prepared) -> NextAction {
         if !matches!(self.state, State::Admitted) {
             // The client was rejected in the meantime.
             result.discard();
             return NextAction::Wait;
         }
-        let JobResult { key, outcome } = result;
+        let Prepared { key, outcome } = result;
         let client_in_rts = match outcome {
             Ok(client_in_rts) => client_in_rts,
             Err(reason) => return self.refuse(&reason),
@@ -322,8 +374,7 @@ impl IncomingClient {
         match self.handshake.welcome(welcome) {
             Ok(frame) => {
                 self.state = State::QpRts(key, notice_sender, Box::new(keepalive_state));
-                self.outgoing.extend(frame);
-                self.write_or_close()
+                self.write_or_close(&frame)
             }
             Err(error) => {
                 let action = self.refuse(&format!("the server's welcome: {error}"));
@@ -334,8 +385,8 @@ impl IncomingClient {
         }
     }
 
-    fn write_or_close(&mut self) -> NextAction {
-        match self.write() {
+    fn write_or_close(&mut self, frame: &[u8]) -> NextAction {
+        match self.stream.write(frame) {
             Ok(()) => NextAction::Wait,
             Err(_) => {
                 self.give_up("the socket ended");
@@ -353,7 +404,8 @@ impl IncomingClient {
                 let version = self.handshake.version();
                 tracing::debug!(peer = %self.peer, %key, version, "a client has connected");
                 let rest = std::mem::take(&mut self.handshake).into_rest();
-                let stream = Arc::clone(&self.stream);
+                let closed = ControlStream::plain(Arc::clone(self.stream.socket()));
+                let stream = std::mem::replace(&mut self.stream, closed);
                 NextAction::Open(
                     LivenessConnection::new(
                         stream,
@@ -398,14 +450,23 @@ impl IncomingClient {
 
     fn end(&mut self, reason: &str) -> NextAction {
         let state = std::mem::replace(&mut self.state, State::Rejected);
-        self.outgoing.extend(self.handshake.refuse(reason));
-        let written = self.write();
+        let told = match self.beginning {
+            Beginning::Nothing | Beginning::Done => {
+                let frame = self.handshake.refuse(reason);
+                let told = self.stream.write(&frame);
+                self.stream.seal_end();
+                told
+            }
+            // What TLS has to say about it is sent already.
+            Beginning::Securing(..) | Beginning::Away | Beginning::Insecure => Ok(()),
+        };
+        let flushed = told.and_then(|()| self.flush());
         // After the reason was written: the poller shuts the socket down when it closes the
         // connection.
         if let State::QpRts(key, notice_sender, _) = state {
             let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
         }
-        match written {
+        match flushed {
             Ok(()) => NextAction::Wait,
             Err(_) => NextAction::Close,
         }
@@ -413,17 +474,10 @@ impl IncomingClient {
 
     /// Writes as much as the socket accepts. Shuts down the write half once a rejection is sent
     /// completely.
-    fn write(&mut self) -> io::Result<()> {
-        while !self.outgoing.is_empty() {
-            match (&*self.stream).write(&self.outgoing) {
-                Ok(len) => drop(self.outgoing.drain(..len)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        if matches!(self.state, State::Rejected) {
-            self.stream.shutdown(Shutdown::Write)?;
+    fn flush(&mut self) -> Result<(), StreamError> {
+        self.stream.flush()?;
+        if matches!(self.state, State::Rejected) && !self.stream.is_writing() {
+            self.stream.shut_down_write()?;
         }
         Ok(())
     }

@@ -14,22 +14,27 @@
 //!                  creates its queue pair, on another thread
 //! ```
 //!
+//! If the first byte is one of TLS, the handshake of TLS comes first. Each step of it is made by another
+//! thread (`securer.rs`).
+//!
 //! Strangers can connect. The number of handshakes in flight is limited, in all and for each host
 //! (`handshakes.rs`), and hosts share the connections that unfinished handshakes hold
 //! (`places.rs`). When a server has no connection left, its pollers end some that nobody uses
 //! (`making_room.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
 //! which this thread runs.
 
+mod connections;
 mod handshakes;
 mod incoming_client;
-mod links;
 mod making_room;
 mod places;
 mod preparer;
+mod securer;
 mod sockets;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod workers;
 
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
@@ -47,10 +52,13 @@ use verbline_verbs::for_transport::{
 
 use self::handshakes::{Handshakes, limits_for_files};
 use self::places::Places;
-use self::preparer::{JobResult, Preparers};
+use self::preparer::{PREPARERS, Prepared};
+use self::securer::SecuringStep;
 use self::sockets::Sockets;
-use super::liveness::{LivenessConnection, configure_socket, is_transient};
+use self::workers::Workers;
+use super::liveness::{LivenessConnection, configure_socket};
 use super::server::Port;
+use crate::transport::security::ServerSecurity;
 
 /// Returns the control thread of this process, which starts at first use.
 pub(crate) fn control() -> io::Result<Control> {
@@ -80,6 +88,10 @@ pub(crate) struct ListenerConfig {
     pub(crate) ports: Vec<Port>,
     /// The core's decision on which clients are admitted.
     pub(crate) admission: Arc<dyn Admission>,
+    /// Secures the connections of clients that begin so.
+    pub(crate) security: Option<Arc<dyn ServerSecurity>>,
+    /// Clients whose connections are not secured are taken, too.
+    pub(crate) takes_plain: bool,
 }
 
 enum Command {
@@ -87,7 +99,8 @@ enum Command {
     /// Acknowledged by dropping the sender once the socket is closed.
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(LivenessConnection),
-    JobDone(Token, JobResult),
+    Prepared(Token, Prepared),
+    Secured(Token, Box<SecuringStep>),
     /// A claim of the GID that a client offers has come: true if it is from the process of that
     /// GID, for the queue pair that the client offers.
     Claimed(Token, bool),
@@ -128,7 +141,8 @@ impl Control {
             wakeup,
             control: control.clone(),
             commands: receiver,
-            preparers: Preparers::start(&control)?,
+            preparers: Workers::start(&control, "verbline-prepare", PREPARERS)?,
+            securers: None,
             sources: HashMap::new(),
             last_token: WAKEUP,
             handshakes: Handshakes::new(limits_for_files(getrlimit(Resource::Nofile).current)),
@@ -163,7 +177,7 @@ impl Control {
 
     /// Watches a connection whose handshake was done elsewhere.
     pub(crate) fn watch(&self, liveness: LivenessConnection) -> io::Result<()> {
-        configure_socket(&liveness.stream)?;
+        configure_socket(liveness.stream.socket())?;
         self.command(Command::Watch(liveness))
     }
 

@@ -20,11 +20,12 @@ use super::super::liveness::{LivenessConnection, configure_socket};
 use super::handshakes::{Handshakes, Stage};
 use super::incoming_client::{IncomingClient, NextAction};
 use super::places::Places;
-use super::preparer::{Job, JobResult, Preparers};
+use super::preparer::{Preparation, Prepared};
+use super::securer::{SECURERS, Securing, SecuringStep};
 use super::waiting::{AskedForRoom, Waiting};
+use super::workers::Workers;
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::connect::link::LinkSecret;
-use crate::transport::notices::LivenessEnd;
 use crate::transport::queue_pairs::LinkTarget;
 
 /// The reason sent to a client for which no other handshake may end.
@@ -37,10 +38,6 @@ const RETRY: Duration = Duration::from_millis(5);
 /// that, as a keepalive of a month would have it wait. One round an hour costs nothing.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// How late the thread may run before it measures the clocks of all servers again: the process, or
-/// its machine, may have been stopped.
-const LATE: Duration = Duration::from_secs(1);
-
 /// The state of the thread.
 pub(super) struct Sockets {
     pub(super) epoll: OwnedFd,
@@ -48,7 +45,9 @@ pub(super) struct Sockets {
     /// For what other threads report to this one.
     pub(super) control: Control,
     pub(super) commands: Receiver<Command>,
-    pub(super) preparers: Preparers,
+    pub(super) preparers: Workers<Preparation>,
+    /// Since the first listener whose connections may be secured.
+    pub(super) securers: Option<Workers<Securing>>,
     pub(super) sources: HashMap<Token, Source>,
     pub(super) last_token: Token,
     /// The clients that are in their handshake, and the listeners that pause.
@@ -139,14 +138,14 @@ impl Sockets {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Listen(listener, config, reply) => {
-                    let added = self.add(Source::Listener(listener, config));
-                    let _ = reply.send(added.map_err(|(_, error)| error));
+                    let _ = reply.send(self.listen(listener, config));
                 }
                 Command::StopListening(token, _closed) => self.stop_listening(token),
                 Command::Watch(liveness) => {
                     self.watch(liveness, &[]);
                 }
-                Command::JobDone(token, result) => self.job_done(token, result),
+                Command::Prepared(token, result) => self.prepared(token, result),
+                Command::Secured(token, step) => self.secured(token, *step),
                 Command::RoomMade(listener, port, made) => self.room_made(listener, port, made),
                 Command::Claimed(token, is_its_own) => {
                     if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
@@ -158,49 +157,13 @@ impl Sockets {
         }
     }
 
-    /// Starts watching a liveness connection. `read` holds bytes that were already read from its
-    /// socket. Returns `None` if it has ended at once.
-    pub(super) fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) -> Option<Token> {
-        liveness.start(Instant::now());
-        let deadline = liveness.deadline();
-        let end = liveness.handle_bytes(read);
-        match self.add(Source::Liveness(Box::new(liveness))) {
-            Ok(token) => {
-                self.schedule(token, deadline);
-                self.end_liveness(token, end);
-                self.sources.contains_key(&token).then_some(token)
-            }
-            Err((Source::Liveness(liveness), _)) => {
-                liveness.report(LivenessEnd::Gone);
-                None
-            }
-            Err(_) => None,
+    fn listen(&mut self, listener: TcpListener, config: Arc<ListenerConfig>) -> io::Result<Token> {
+        if config.security.is_some() && self.securers.is_none() {
+            let securers = Workers::start(&self.control, "verbline-secure", SECURERS)?;
+            self.securers = Some(securers);
         }
-    }
-
-    /// Schedules the next deadline of a liveness connection, if it has one.
-    fn schedule(&mut self, token: Token, deadline: Option<Instant>) {
-        if let Some(deadline) = deadline {
-            self.deadlines.push(Reverse((deadline, token)));
-        }
-    }
-
-    /// Handles the deadline of a liveness connection.
-    fn handle_liveness_deadline(&mut self, token: Token, now: Instant) {
-        if let Some(Source::Liveness(liveness)) = self.sources.get_mut(&token) {
-            let (end, deadline) = (liveness.handle_deadline(now), liveness.deadline());
-            self.schedule(token, deadline);
-            self.end_liveness(token, end);
-        }
-    }
-
-    /// Removes a liveness connection and reports how it ended, if it has ended.
-    fn end_liveness(&mut self, token: Token, end: Option<LivenessEnd>) {
-        if let Some(end) = end
-            && let Some(Source::Liveness(liveness)) = self.remove(token)
-        {
-            liveness.report(end);
-        }
+        let added = self.add(Source::Listener(listener, config));
+        added.map_err(|(_, error)| error)
     }
 
     /// Registers a source. On rare kernel errors (out of memory, the limit on watches), logs a
@@ -212,8 +175,10 @@ impl Sockets {
         let flags = epoll::EventFlags::IN;
         let added = match &source {
             Source::Listener(listener, _) => epoll_add(&self.epoll, listener, data, flags),
-            Source::Incoming(client) => epoll_add(&self.epoll, &client.stream, data, flags),
-            Source::Liveness(liveness) => epoll_add(&self.epoll, &liveness.stream, data, flags),
+            Source::Incoming(client) => epoll_add(&self.epoll, client.stream(), data, flags),
+            Source::Liveness(liveness) => {
+                epoll_add(&self.epoll, liveness.stream.socket(), data, flags)
+            }
         };
         if let Err(error) = added {
             log_limited!(warn, %error, limit = limit_reached(&error), "a socket cannot be watched: closing it");
@@ -236,12 +201,16 @@ impl Sockets {
                 }
                 self.places.remove(token);
                 self.handshakes.remove(token);
-                self.preparers.forget(client.peer().into(), token);
-                epoll::delete(&self.epoll, &client.stream)
+                let host = client.peer().into();
+                self.preparers.forget(host, token);
+                if let Some(securers) = &mut self.securers {
+                    securers.forget(host, token);
+                }
+                epoll::delete(&self.epoll, client.stream())
             }
             Source::Liveness(liveness) => {
                 self.places.remove(token);
-                epoll::delete(&self.epoll, &liveness.stream)
+                epoll::delete(&self.epoll, liveness.stream.socket())
             }
         };
         if let Err(error) = deleted {
@@ -280,12 +249,23 @@ impl Sockets {
             }
             Some(Source::Liveness(liveness)) => {
                 let end = liveness.poll();
-                self.end_liveness(token, end);
+                self.after_liveness(token, end);
             }
         }
     }
 
-    fn job_done(&mut self, token: Token, mut result: JobResult) {
+    fn secured(&mut self, token: Token, step: SecuringStep) {
+        if let Some(securers) = &mut self.securers {
+            securers.finished_one();
+        }
+        // Otherwise the client was removed in the meantime.
+        if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
+            let next = client.secured(step);
+            self.apply(token, next);
+        }
+    }
+
+    fn prepared(&mut self, token: Token, mut result: Prepared) {
         self.preparers.finished_one();
         match self.sources.get_mut(&token) {
             Some(Source::Incoming(client)) => {
@@ -295,7 +275,7 @@ impl Sockets {
                     client.link_secret = Some(secret);
                     self.awaited_links.insert(secret, (token, target));
                 }
-                let next = client.job_done(result);
+                let next = client.prepared(result);
                 self.apply(token, next);
             }
             // The client was removed in the meantime.
@@ -343,30 +323,43 @@ impl Sockets {
                 }
             }
             NextAction::Admit => self.admit(token),
-            NextAction::CreateQueuePair(port, offer, admitted, claim) => {
+            NextAction::CreateQueuePair(port, offer, origin, admitted, claim) => {
                 if let Some(Source::Incoming(client)) = self.sources.get(&token) {
-                    let job = Job {
+                    let job = Preparation {
                         token,
                         port,
                         offer,
+                        origin,
                         admitted,
                         claim,
-                        stream: Arc::clone(&client.stream),
+                        stream: Arc::clone(client.stream()),
                     };
                     self.preparers.add(client.peer().into(), job);
                 }
             }
-            NextAction::Wait => {
-                if let Some(Source::Incoming(client)) = self.sources.get(&token) {
-                    let mut flags = epoll::EventFlags::IN;
-                    if client.is_writing() {
-                        flags |= epoll::EventFlags::OUT;
-                    }
-                    let data = epoll::EventData::new_u64(token);
-                    if epoll::modify(&self.epoll, &client.stream, data, flags).is_err() {
-                        self.end_handshake(token, "the server cannot watch the socket");
-                    }
+            NextAction::Secure(handshake, arrived) => {
+                self.watch_as_it_is(token);
+                if let Some(Source::Incoming(client)) = self.sources.get(&token)
+                    && let Some(securers) = &mut self.securers
+                {
+                    let job = Securing {
+                        token,
+                        handshake,
+                        arrived,
+                    };
+                    securers.add(client.peer().into(), job);
                 }
+            }
+            NextAction::Wait => self.watch_as_it_is(token),
+        }
+    }
+
+    /// Watches the socket of a client for what its handshake waits for now.
+    fn watch_as_it_is(&mut self, token: Token) {
+        if let Some(Source::Incoming(client)) = self.sources.get(&token) {
+            let data = epoll::EventData::new_u64(token);
+            if epoll::modify(&self.epoll, client.stream(), data, client.watched()).is_err() {
+                self.end_handshake(token, "the server cannot watch the socket");
             }
         }
     }
@@ -409,27 +402,6 @@ impl Sockets {
                 // Mostly its hello is there, and takes it a stage on before a flood of others can.
                 self.handle_event(token, epoll::EventFlags::IN);
             }
-        }
-    }
-
-    pub(super) fn handle_deadlines(&mut self) {
-        let now = Instant::now();
-        if let Some(Reverse((deadline, _))) = self.deadlines.peek()
-            && now.saturating_duration_since(*deadline) > LATE
-        {
-            for source in self.sources.values_mut() {
-                if let Source::Liveness(liveness) = source {
-                    // Its entry in the deadlines stays: the next series begins later than it said.
-                    liveness.begin_series(now);
-                }
-            }
-        }
-        while let Some(&Reverse((deadline, token))) = self.deadlines.peek() {
-            if deadline > now {
-                break;
-            }
-            self.deadlines.pop();
-            self.handle_liveness_deadline(token, now);
         }
     }
 

@@ -16,6 +16,7 @@ use super::incoming_client::{IncomingClient, NextAction};
 use super::sockets::Source;
 use super::*;
 use crate::connect::clock_exchange::{ClockExchange, clock_answer};
+use crate::connect::control_stream::ControlStream;
 use crate::connect::handshake::Offer;
 use crate::connect::handshake::client::ClientHandshake;
 use crate::connect::keepalive::KeepaliveState;
@@ -45,6 +46,8 @@ fn config() -> Arc<ListenerConfig> {
     Arc::new(ListenerConfig {
         ports: Vec::new(),
         admission: Arc::new(AdmitNone),
+        security: None,
+        takes_plain: true,
     })
 }
 
@@ -142,7 +145,7 @@ fn watch_a_server(sockets: &mut Sockets) -> TcpStream {
         estimate: Arc::new(PeerClockCell::new(estimate)),
     };
     let keepalive = KeepaliveState::with_server(None, Instant::now());
-    let stream = Arc::new(here);
+    let stream = ControlStream::plain(here);
     let key = LivenessKey::next();
     let liveness = LivenessConnection::new(stream, key, notice_sender, keepalive, role);
     sockets.watch(liveness, &[]);
@@ -182,6 +185,8 @@ fn waits_that_fail_do_not_end_the_thread() {
         let config = ListenerConfig {
             ports: Vec::new(),
             admission: Arc::new(AdmitNone),
+            security: None,
+            takes_plain: true,
         };
         let error = control.listen(listener, address, config).unwrap_err();
         let errno = error.raw_os_error();

@@ -45,6 +45,8 @@ fn full_server(
     let full = Arc::new(ListenerConfig {
         ports: (0..pollers).map(|_| Port::new(Vec::new())).collect(),
         admission: Arc::new(Full),
+        security: None,
+        takes_plain: true,
     });
     let Ok(listening) = sockets.add(Source::Listener(listener, Arc::clone(&full))) else {
         panic!("epoll has room");

@@ -1,0 +1,49 @@
+//! The threads that make the handshakes which secure the connections of clients.
+//!
+//! A step of one takes the time of a signature and of some checks: tens of microseconds, or milliseconds,
+//! as the keys are. A flood of strangers that begin such handshakes costs the time of these threads, and
+//! not that of the control thread.
+
+use super::workers::Job;
+use super::{Command, Token};
+use crate::transport::security::{SecurityError, SecurityHandshake, SecurityProgress};
+
+/// Number of threads. Each stranger may cause a signature, so strangers can keep this many cores busy.
+pub(super) const SECURERS: usize = 2;
+
+/// A handshake of which something has arrived.
+pub(super) struct Securing {
+    pub(super) token: Token,
+    pub(super) handshake: Box<dyn SecurityHandshake>,
+    pub(super) arrived: Vec<u8>,
+}
+
+/// What has become of it.
+pub(super) struct SecuringStep {
+    pub(super) progress: Result<SecurityProgress, SecurityError>,
+    /// What was not used of what has arrived.
+    pub(super) arrived: Vec<u8>,
+    pub(super) to_send: Vec<u8>,
+}
+
+impl Job for Securing {
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn run(self) -> Command {
+        let Self {
+            token,
+            handshake,
+            mut arrived,
+        } = self;
+        let mut to_send = Vec::new();
+        let progress = handshake.advance(&mut arrived, &mut to_send);
+        let step = SecuringStep {
+            progress,
+            arrived,
+            to_send,
+        };
+        Command::Secured(token, Box::new(step))
+    }
+}
