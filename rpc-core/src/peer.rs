@@ -22,7 +22,7 @@ pub(crate) use self::lending::{LendablePeer, LentPeer};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     address: SocketAddr,
-    device: Arc<str>,
+    device: Option<Arc<str>>,
     user_id: Option<u32>,
     certificate: Option<Arc<PeerCertificate>>,
     /// The server believes what this peer says of its own clients.
@@ -31,18 +31,24 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates the description of a peer that has connected from `address`, and whose calls travel
-    /// over `device`.
+    /// Creates the description of a peer that has connected from `address`.
     #[must_use]
-    pub fn new(address: SocketAddr, device: impl Into<Arc<str>>) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
-            device: device.into(),
+            device: None,
             user_id: None,
             certificate: None,
             may_forward: false,
             forwarded: None,
         }
+    }
+
+    /// Sets the device of this side that the peer's calls travel over.
+    #[must_use]
+    pub fn with_device(mut self, device: impl Into<Arc<str>>) -> Self {
+        self.device = Some(device.into());
+        self
     }
 
     /// Sets the user of the peer's process, as the kernel tells.
@@ -67,10 +73,11 @@ impl Peer {
     }
 
     /// Returns the name of this side's device, over which the peer's calls travel: `soft`, `tcp` or
-    /// that of an RDMA device.
+    /// that of an RDMA device. `None` before one is chosen: in
+    /// [`ServerBuilder::admit`](crate::ServerBuilder::admit).
     #[must_use]
-    pub fn device(&self) -> &str {
-        &self.device
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// Returns the effective user id of the peer's process, if the kernel tells: over `soft`, whose
@@ -120,7 +127,10 @@ impl From<SocketAddr> for Host {
 /// shown one, and `, for 198.51.100.9:5000` if it is a gateway.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} over {}", self.address, self.device)?;
+        write!(f, "{}", self.address)?;
+        if let Some(device) = &self.device {
+            write!(f, " over {device}")?;
+        }
         if let Some(user_id) = self.user_id {
             write!(f, ", user {user_id}")?;
         }
@@ -152,9 +162,10 @@ mod tests {
     #[test]
     fn it_prints_what_is_known() {
         let address = SocketAddr::from(([192, 0, 2, 7], 40_000));
-        let peer = Peer::new(address, "tcp");
+        let peer = Peer::new(address).with_device("tcp");
         assert_eq!(peer.to_string(), "192.0.2.7:40000 over tcp");
-        let peer = Peer::new(address, "soft").with_user_id(1000);
+        assert_eq!(Peer::new(address).to_string(), "192.0.2.7:40000");
+        let peer = Peer::new(address).with_device("soft").with_user_id(1000);
         assert_eq!(peer.to_string(), "192.0.2.7:40000 over soft, user 1000");
         let certificate = PeerCertificate::new(vec![1], [0; 32], UNIX_EPOCH)
             .with_dns_names(vec!["orders".into()]);

@@ -1,9 +1,12 @@
 //! TLS as users meet it: who may connect to whom over which device, and what everybody else is told.
 
+mod admission;
+mod age;
 mod both_kinds;
 mod refusals;
 mod thief;
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 
 use super::*;
 

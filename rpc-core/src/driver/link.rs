@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::age::{Ageing, Lifetime};
 use super::call_table::CallTable;
 use super::link_streams::LinkStreams;
 use super::link_transfers::LinkTransfers;
@@ -67,6 +68,8 @@ pub(crate) struct Link<B> {
     pub(super) quota: Option<ConnectionQuota>,
     /// When the client was accepted, on the server's side.
     pub(super) accepted_at: Option<Instant>,
+    /// How far it has come to its end, if the server limits the age of connections.
+    pub(super) lifetime: Option<Lifetime>,
     /// The client's process, on the server's side, if the transport knows it.
     pub(super) peer: Option<LendablePeer>,
 }
@@ -106,6 +109,23 @@ impl<B> Link<B> {
             true => CloseReason::Evicted,
             false => CloseReason::GoingAway,
         })
+    }
+
+    /// Looks at the age of the connection. If it is old, its end is announced; if it is to be closed, it
+    /// has ended on this side.
+    pub(super) fn grow_old(&mut self, now: Instant) -> Ageing {
+        let is_finished = self.connection.is_finished();
+        let lifetime = self.lifetime.as_mut().filter(|_| self.ended.is_none());
+        let ageing = lifetime.map_or(Ageing::Nothing, |it| it.look(now, is_finished));
+        match ageing {
+            Ageing::Nothing => {}
+            Ageing::GoAway => {
+                tracing::debug!(connection = %self.id, "a connection is old: its client has to connect again");
+                self.connection.go_away();
+            }
+            Ageing::Close => self.ended = Some(CloseReason::Local),
+        }
+        ageing
     }
 
     /// Looks whether the client has used the connection since the last look.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::age::{ConnectionAge, Lifetime};
 use super::call_table::CallTable;
 use super::deferred::collect;
 use super::handle::SendLimits;
@@ -96,6 +97,11 @@ impl<T: Transport> Driver<T> {
         link.map_or(0, |link| link.streams.open)
     }
 
+    /// Has the connections of clients that connect from now on end when they are so old.
+    pub(crate) fn limit_connection_age(&self, age: ConnectionAge) {
+        self.state.borrow_mut().connection_age = Some(age);
+    }
+
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.
     pub(crate) fn go_away(&self) {
         let state = &mut *self.state.borrow_mut();
@@ -183,6 +189,7 @@ impl<T: Transport> State<T> {
             owes: false,
             ack_is_due: false,
             accepted_at: quota.as_ref().map(|_| self.clock.now()),
+            lifetime: None,
             quota,
             peer: peer.map(LendablePeer::new),
         }) as u32);
@@ -256,6 +263,10 @@ impl<T: Transport> State<T> {
             (Some(admitted.quota), admitted.peer),
         );
         self.counters.connections.accepted.add(1);
+        if let Some(age) = self.connection_age {
+            let lifetime = Lifetime::begin(age, self.clock.now());
+            self.links[key.index()].lifetime = Some(lifetime);
+        }
         if self.going_away {
             // The client was admitted just before the listener was closed.
             self.links[key.index()].connection.go_away();

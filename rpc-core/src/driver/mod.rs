@@ -3,6 +3,7 @@
 //! The state is never borrowed across application code: encoding, decoding, handlers, wakers and
 //! destructors all run while nothing is borrowed, so they may reenter the poller.
 
+pub(crate) mod age;
 pub(crate) mod block_on_waker;
 pub(crate) mod call_origin;
 pub(crate) mod call_table;
@@ -49,6 +50,7 @@ use std::time::Instant;
 
 use slab::Slab;
 
+use self::age::ConnectionAge;
 use self::block_on_waker::BlockOnWaker;
 use self::held_permit::HeldPermit;
 use self::incoming::LentTask;
@@ -154,6 +156,8 @@ pub(crate) struct State<T: Transport> {
     pub(crate) idle_checked_at: Option<Instant>,
     /// True once the server has begun to shut down.
     pub(crate) going_away: bool,
+    /// How old the connections of clients may be.
+    pub(super) connection_age: Option<ConnectionAge>,
     /// Wakers to call as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
     /// Permits of shared channels whose calls have to be polled.
@@ -229,6 +233,7 @@ impl<T: Transport> Driver<T> {
                 waiting: Vec::new(),
                 idle_checked_at: None,
                 going_away: false,
+                connection_age: None,
                 wakers: Vec::new(),
                 settled: Vec::new(),
                 links_changed: false,

@@ -15,6 +15,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::age::Ageing;
 use super::link::{Link, LinkKey};
 use super::{Driver, State};
 use crate::stats::ConnectionMemory;
@@ -32,7 +33,7 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
-    /// Gives the surplus credits of idle connections back to their peers: a client connection on
+    /// Ends the connections that are old, and gives the surplus credits of idle connections back to their peers: a client connection on
     /// which no call has started for a while returns its credits above the initial window, so that
     /// other clients can use them. A server's connection on which no stream was open for a while
     /// returns all of its credits. Called before a sleep, and periodically otherwise; extra calls are
@@ -50,6 +51,15 @@ impl<T: Transport> Driver<T> {
         let owing_before = state.owing.len();
         for (index, link) in &mut state.links {
             link.note_use(now);
+            match link.grow_old(now) {
+                Ageing::Nothing => {}
+                Ageing::GoAway => {
+                    if !std::mem::replace(&mut link.owes, true) {
+                        state.owing.push(LinkKey(index as u32));
+                    }
+                }
+                Ageing::Close => state.transport.close(link.id),
+            }
             if link.ended.is_some() || link.connection.take_was_used() {
                 link.idle_since = None;
                 continue;

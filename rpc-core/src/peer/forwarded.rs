@@ -121,7 +121,7 @@ mod tests {
 
     fn peer(is_trusted: bool) -> Arc<Peer> {
         let trust = TrustForwarded::new(move |_| is_trusted);
-        Arc::new(trust.decide(Peer::new(GATEWAY, "tcp")))
+        Arc::new(trust.decide(Peer::new(GATEWAY).with_device("tcp")))
     }
 
     fn metadata(pairs: &[(&str, &str)]) -> Metadata {

@@ -90,7 +90,7 @@ mod tests {
 
     fn lendable(port: u16) -> LendablePeer {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        LendablePeer::new(Arc::new(Peer::new(address, "soft")))
+        LendablePeer::new(Arc::new(Peer::new(address).with_device("soft")))
     }
 
     fn lend(connection: &mut LendablePeer) -> LentPeer {

@@ -7,14 +7,19 @@ use prost::Message;
 
 use crate::limits::Limits;
 use crate::method::MethodSpec;
-use crate::peer::TrustForwarded;
+use crate::peer::{Peer, TrustForwarded};
 use crate::protocol::frame::CallId;
 use crate::protocol::session::{
     Agreed, ClientSession, ServerSession, clamp_in_flight, stated_message_len,
 };
 use crate::protocol::shares::Shares;
+use crate::service::catch_panic::catch_panic;
 use crate::stats::Counter;
+use crate::status::Status;
 use crate::transport::{Admission, Admitted, ConnectionQuota, Refusal};
+
+/// The program's decision about a client, by what is known of it.
+pub(crate) type AdmitPeer = dyn Fn(&Peer) -> Result<(), Status> + Send + Sync;
 
 /// Accepts clients as long as a poller has receives for them, on the poller with the fewest
 /// connections.
@@ -30,6 +35,7 @@ pub(crate) struct ServerAdmission {
     max_total: Option<usize>,
     connections: Vec<Arc<AtomicUsize>>,
     trust_forwarded: TrustForwarded,
+    admit: Option<Arc<AdmitPeer>>,
     /// Number of clients rejected. Written only by the listener's thread.
     pub(super) refused: Arc<Counter>,
 }
@@ -51,6 +57,7 @@ impl ServerAdmission {
             max_connections: shares.connections as usize,
             max_total: None,
             trust_forwarded: TrustForwarded::default(),
+            admit: None,
             connections: (0..pollers).map(|_| Arc::default()).collect(),
             refused: Arc::default(),
         }
@@ -63,9 +70,35 @@ impl ServerAdmission {
     pub(crate) fn trust_forwarded(&mut self, trust: TrustForwarded) {
         self.trust_forwarded = trust;
     }
+
+    pub(crate) fn admit_by(&mut self, admit: Option<Arc<AdmitPeer>>) {
+        self.admit = admit;
+    }
+
+    fn ask(&self, peer: &Peer) -> Result<(), Refusal> {
+        let Some(admits) = &self.admit else {
+            return Ok(());
+        };
+        let answer = catch_panic(|| admits(peer)).unwrap_or_else(|panic| {
+            log_limited!(warn, "the function of `admit` panicked: {panic}");
+            Err(Status::internal("its decision about this client failed"))
+        });
+        answer.map_err(|status| Refusal {
+            reason: match status.message() {
+                "" => format!("the server does not admit this client: {}", status.code()),
+                message => format!("the server does not admit this client: {message}"),
+            },
+        })
+    }
 }
 
 impl Admission for ServerAdmission {
+    fn permits(&self, peer: &Peer) -> Result<(), Refusal> {
+        self.ask(peer).inspect_err(|_| {
+            self.refused.add(1);
+        })
+    }
+
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         self.try_admit(session).inspect_err(|_| {
             self.refused.add(1);

@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::admission::AdmitPeer;
 use super::shutdown::Shutdown;
 use crate::deadline::DeadlinePolicy;
+use crate::driver::age::ConnectionAge;
 use crate::limits::{Intents, intent_setters};
 use crate::peer::{Peer, TrustForwarded};
 use crate::service::catch_panic::catch_panic;
 use crate::service::dispatch::Service;
 use crate::service::executor::Executor;
+use crate::status::Status;
 use crate::transport::Fabric;
 
 /// The configuration of a server.
@@ -23,6 +27,8 @@ pub struct ServerBuilder<F> {
     pub(super) deadlines: DeadlinePolicy,
     pub(super) max_connections: Option<usize>,
     pub(super) trust_forwarded: TrustForwarded,
+    pub(super) admit: Option<Arc<AdmitPeer>>,
+    pub(super) connection_age: Option<ConnectionAge>,
     pub(super) pollers: usize,
     pub(super) shutdown: Shutdown,
 }
@@ -88,6 +94,37 @@ impl<F: Fabric> ServerBuilder<F> {
                 false
             })
         });
+        self
+    }
+
+    /// Admits only the clients for which `admits` returns `Ok`, such as those whose
+    /// [certificate](Peer::certificate) has a certain name. A client that is not admitted is told the
+    /// message of the status, and takes no place. Default: each client is admitted.
+    ///
+    /// The function knows where the client has connected from, and its certificate. The device and the
+    /// user of its process are not known yet. It is called once for each connection, on the listener's
+    /// thread, and must not block: all other clients wait for it. If it panics, the client is not admitted.
+    ///
+    /// What a client may call is for handlers to decide, by
+    /// [`Request::peer`](crate::Request::peer).
+    pub fn admit(
+        mut self,
+        admits: impl Fn(&Peer) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Self {
+        self.admit = Some(Arc::new(admits));
+        self
+    }
+
+    /// Ends each connection when it is about this old: up to a tenth less or more, so that clients do not
+    /// connect again all at once. Its client is told, and makes its next calls on another connection; the
+    /// calls of this one may go on for `grace`, and are cut off then. A [`Channel`](crate::Channel)
+    /// connects again by itself. Both times are looked at each second. Default: connections stay.
+    ///
+    /// So clients come to servers that were added, and whoever was revoked loses access: it connects
+    /// with a certificate of that time, or not at all. From the moment that a server has read a list of
+    /// revoked certificates, this takes 1.1 × `age` + `grace` and a second or two at most.
+    pub fn max_connection_age(mut self, age: Duration, grace: Duration) -> Self {
+        self.connection_age = Some(ConnectionAge { age, grace });
         self
     }
 

@@ -162,6 +162,8 @@ impl Server {
             deadlines: DeadlinePolicy::default(),
             max_connections: None,
             trust_forwarded: TrustForwarded::default(),
+            admit: None,
+            connection_age: None,
             pollers: 1,
             shutdown: Shutdown::default(),
         }

@@ -61,7 +61,7 @@ impl<F: Fabric> ServerBuilder<F> {
     }
 
     /// Rejects times with which no call could succeed.
-    fn check_deadlines(&self) -> Result<(), FabricError> {
+    fn check_times(&self) -> Result<(), FabricError> {
         for (setting, time) in [
             ("DeadlinePolicy::default", self.deadlines.default),
             ("DeadlinePolicy::cap", self.deadlines.cap),
@@ -74,13 +74,20 @@ impl<F: Fabric> ServerBuilder<F> {
                 });
             }
         }
+        if self.connection_age.is_some_and(|it| it.age.is_zero()) {
+            return Err(FabricError::Intent {
+                setting: "max_connection_age",
+                value: 0,
+                reason: "no call would come before the end of its connection".to_owned(),
+            });
+        }
         Ok(())
     }
 
     /// Starts the pollers' threads and waits until each has opened its transport.
     fn start_pollers(&self) -> Result<OpenPollers<F>, ServerError> {
         self.check_names()?;
-        self.check_deadlines()?;
+        self.check_times()?;
         if F::is_forked() {
             return Err(ServerError::Forked);
         }
@@ -98,6 +105,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 intents: self.intents.clone(),
                 max_concurrent_calls: self.max_concurrent_calls,
                 deadlines: self.deadlines,
+                connection_age: self.connection_age,
                 ready: ready.clone(),
                 started: threads.started(),
                 stop_signal: Arc::clone(&threads.stop_signal),
@@ -133,6 +141,7 @@ impl<F: Fabric> ServerBuilder<F> {
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
         admission.trust_forwarded(self.trust_forwarded.clone());
+        admission.admit_by(self.admit.clone());
         let stats_reader = StatsReader::for_server(
             counters,
             ServerCounters {

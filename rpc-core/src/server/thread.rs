@@ -15,6 +15,7 @@ use super::watchdog::WatchedThread;
 use crate::clock::Clock;
 use crate::deadline::DeadlinePolicy;
 use crate::driver::Driver;
+use crate::driver::age::ConnectionAge;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::method::MethodSpec;
@@ -36,6 +37,7 @@ pub(super) struct PollerSetup<F: Fabric> {
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) deadlines: DeadlinePolicy,
+    pub(super) connection_age: Option<ConnectionAge>,
     pub(super) ready: Sender<Result<Opened<F::Port>, ServerError>>,
     pub(super) started: Receiver<()>,
     pub(super) stop_signal: Arc<StopSignal>,
@@ -115,6 +117,9 @@ impl<F: Fabric> PollerSetup<F> {
         let numbered = methods.numbered().collect();
         let on_executor = methods.on_executor().to_vec();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
+        if let Some(age) = self.connection_age {
+            driver.limit_connection_age(age);
+        }
         let wakeup = Arc::clone(&driver.wakeup);
         let watched = WatchedThread {
             running_handler: Arc::clone(&driver.running_handler),

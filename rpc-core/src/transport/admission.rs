@@ -10,6 +10,16 @@ use crate::peer::TrustForwarded;
 
 /// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
+    /// Decides whether a client may be admitted at all, by what is known of it: where it has connected
+    /// from, and its certificate. Called once for each client, before it takes or waits for a place.
+    ///
+    /// # Errors
+    ///
+    /// As for [`admit`](Self::admit).
+    fn permits(&self, _peer: &Peer) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Decides whether a client may connect, and to which poller it goes.
     ///
     /// `session` is what the client's core passed to

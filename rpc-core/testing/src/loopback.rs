@@ -148,7 +148,7 @@ impl Loopback {
 
     /// Sets the address from which this process connects.
     pub(crate) fn set_address(&mut self, address: Option<SocketAddr>) {
-        self.peer = address.map(|address| Peer::new(address, "loopback"));
+        self.peer = address.map(|address| Peer::new(address).with_device("loopback"));
     }
 
     /// Draws the faults of a poll. Returns the number of events in its batch.

@@ -177,6 +177,11 @@ impl HandshakeDialer {
                 address: address.to_owned(),
                 source,
             };
+        if !self.offers_any(which)
+            && let Some(lane) = self.lanes.first()
+        {
+            return Err(device_error(lane.why_nothing_is_offered().into()).into());
+        }
         let (socket, remote) = dial(address, (timeout, deadline))?;
         let mut stream = self.secured(socket, address, (timeout, deadline))?;
 

@@ -23,12 +23,26 @@ impl DialingLane {
     /// program or the environment has named or allowed it: whoever listens at the server's address would
     /// get the calls.
     fn may_offer(&self, kind: &str, which: Offers) -> bool {
-        match kind {
+        let is_wanted = match kind {
             SOFT => which.shared_memory,
-            TCP => {
-                which.tcp && (self.is_secured || self.queue_pairs.plaintext() == Plaintext::Allowed)
-            }
+            TCP => which.tcp,
             _ => true,
+        };
+        is_wanted && self.queue_pairs.plaintext().permits(kind, self.is_secured)
+    }
+
+    /// Returns why no device may be offered, if none may, and what to do about it.
+    pub(super) fn why_nothing_is_offered(&self) -> &'static str {
+        match (self.queue_pairs.plaintext(), self.is_secured) {
+            (Plaintext::Nowhere, false) => {
+                "this side's device has `require_encryption`, and no `with_client_tls`: add it"
+            }
+            (Plaintext::Nowhere, true) => {
+                "this side's device has `require_encryption`, and only tcp encrypts its data, with TLS: name tcp, too"
+            }
+            _ => {
+                "calls over tcp would not be encrypted: call `with_client_tls` on this side's device, or `allow_plaintext()`"
+            }
         }
     }
 

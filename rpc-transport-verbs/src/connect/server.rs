@@ -1,6 +1,7 @@
 //! The server's half of connection setup. It runs on the preparer threads of `control_thread`.
 
-use std::fmt;
+mod rejections;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -10,8 +11,10 @@ use rpc_core::PeerCertificate;
 use rpc_core::transport::{Admitted, Peer, PeerSentence, RoomWanted, limit_reached};
 use verbline_verbs::log_limited;
 
+pub(crate) use self::rejections::RejectedDevices;
+use self::rejections::Rejection;
 use super::address;
-use super::handshake::choice::{self, EndpointMismatch};
+use super::handshake::choice;
 use super::handshake::{Challenge, Endpoint, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
@@ -63,14 +66,26 @@ pub(crate) struct LanePort {
 }
 
 /// What is known of a client besides what it offers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    /// `None` in a simulation.
-    pub(crate) address: Option<SocketAddr>,
+    pub(crate) address: SocketAddr,
     /// Its connections are encrypted, and this server has proved who it is.
     pub(crate) is_secured: bool,
     /// What the client has proved to be.
     pub(crate) certificate: Option<Arc<PeerCertificate>>,
+}
+
+impl Origin {
+    /// Returns the description of the client, without the device of its calls.
+    pub(crate) fn peer(&self) -> Peer {
+        // A client of a socket for IPv4 and IPv6 is called by its own address.
+        let address = SocketAddr::new(self.address.ip().to_canonical(), self.address.port());
+        let peer = Peer::new(address);
+        match &self.certificate {
+            Some(certificate) => peer.with_certificate(Arc::clone(certificate)),
+            None => peer,
+        }
+    }
 }
 
 /// A client that has a queue pair and can be sent its `Welcome`.
@@ -113,6 +128,14 @@ pub(crate) enum AcceptError {
         rejected: RejectedDevices,
         /// The server's devices.
         server: String,
+        /// The client's devices.
+        client: String,
+    },
+    /// The client offers no device whose data is encrypted, and the server takes no others.
+    #[error(
+        "the server takes only devices whose data is encrypted (`require_encryption`): tcp with TLS. The client offers {client}: name tcp on it, too, as in VERBLINE_DEVICE=soft,tcp"
+    )]
+    Unencrypted {
         /// The client's devices.
         client: String,
     },
@@ -178,69 +201,6 @@ pub(crate) fn challenge(
     Ok(Some((challenge, awaited)))
 }
 
-/// The devices that were tried before the chosen one, each with the reason why it was rejected.
-#[derive(Debug, Default)]
-pub(crate) struct RejectedDevices(Vec<(String, Rejection)>);
-
-/// Why a device was rejected.
-#[derive(Debug, thiserror::Error)]
-enum Rejection {
-    #[error(transparent)]
-    EndpointMismatch(EndpointMismatch),
-    #[error("the server's device refused: {0}")]
-    Refused(QueuePairError),
-    #[error(
-        "the server does not accept calls over TCP, because they are not encrypted: to accept them, call `allow_plaintext()` on the server's device, or start the server with VERBLINE_DEVICE=soft,tcp"
-    )]
-    Plaintext,
-}
-
-impl RejectedDevices {
-    fn add(&mut self, device: DeviceAddress<'_>, why: Rejection) {
-        self.0.push((device.device.to_owned(), why));
-    }
-
-    /// Formats the list for a log line.
-    fn or_none(&self) -> String {
-        if self.0.is_empty() {
-            return "none".to_owned();
-        }
-        self.to_string()
-    }
-
-    /// Removes a device that was rejected because its calls are not encrypted.
-    fn remove_plaintext(&mut self) {
-        let is_kept = |why: &Rejection| !matches!(why, Rejection::Plaintext);
-        self.0.retain(|(_, why)| is_kept(why));
-    }
-
-    /// Returns true if a device reaches the client, and has refused it.
-    fn has_failures(&self) -> bool {
-        let is_failure = |why: &Rejection| matches!(why, Rejection::Refused(_));
-        self.0.iter().any(|(_, why)| is_failure(why))
-    }
-
-    /// Returns true if every device was rejected because the client has no device of its kind.
-    fn all_for_their_kind(&self) -> bool {
-        self.0.iter().all(|(_, why)| {
-            matches!(
-                why,
-                Rejection::EndpointMismatch(EndpointMismatch::NotOffered)
-            )
-        })
-    }
-}
-
-impl fmt::Display for RejectedDevices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (device, why)) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{device}: {why}")?;
-        }
-        Ok(())
-    }
-}
-
 impl LanePort {
     pub(crate) fn new(queue_pairs: Arc<QueuePairs>, notice_sender: NoticeSender) -> Self {
         Self {
@@ -292,22 +252,25 @@ impl Port {
     ///
     /// The poller is notified before the client is sent anything, so a frame can never arrive
     /// before the poller knows its connection.
+    ///
+    /// A simulation has no origin.
     pub(crate) fn create_queue_pair(
         &self,
         client: &Offer,
-        origin: Origin,
+        origin: Option<Origin>,
         mut admitted: Admitted,
         liveness: impl Into<LivenessSocket>,
         key: LivenessKey,
     ) -> Result<ClientInRts, AcceptError> {
+        let is_secured = origin.as_ref().is_some_and(|origin| origin.is_secured);
         let Chosen {
             lane,
             remote,
             qp_rts,
             local,
             rejected,
-        } = self.choose(client, origin.is_secured)?;
-        let address = origin.address;
+        } = self.choose(client, is_secured)?;
+        let address = origin.as_ref().map(|origin| origin.address);
         log_limited!(
             info,
             address = address.map(tracing::field::display),
@@ -321,13 +284,8 @@ impl Port {
             Some(target) => Some((LinkSecret::random()?, target)),
             None => None,
         };
-        if let Some(address) = address {
-            // A client of a socket for IPv4 and IPv6 is called by its own address.
-            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-            let mut peer = Peer::new(address, &*local.device);
-            if let Some(certificate) = origin.certificate {
-                peer = peer.with_certificate(certificate);
-            }
+        if let Some(origin) = &origin {
+            let peer = origin.peer().with_device(&*local.device);
             // Shared memory is only had with processes whose user, as the kernel tells, is the
             // effective user of this process: both sides of each link check
             // `Credentials::is_our_user`. So root is refused, unless this process is root's. If this
@@ -390,6 +348,11 @@ impl Port {
             rejected.remove_plaintext();
             return Err(AcceptError::Plaintext { others: rejected });
         }
+        if rejected.lacks_encryption() && !offers_tcp {
+            return Err(AcceptError::Unencrypted {
+                client: choice::list(client.endpoints.iter().map(Endpoint::device_address)),
+            });
+        }
         let lanes = self.lanes.iter();
         let server = choice::list(lanes.flat_map(|lane| lane.queue_pairs.device_addresses()));
         let client = choice::list(client.endpoints.iter().map(Endpoint::device_address));
@@ -436,9 +399,15 @@ impl LanePort {
                 return None;
             }
         };
-        let is_plaintext = local.kind == TCP && !is_secured;
-        if is_plaintext && self.queue_pairs.plaintext() == Plaintext::Refused {
-            rejected.add(local, Rejection::Plaintext);
+        let plaintext = self.queue_pairs.plaintext();
+        if !plaintext.permits(local.kind, is_secured) {
+            rejected.add(
+                local,
+                match plaintext {
+                    Plaintext::Nowhere => Rejection::Unencrypted,
+                    Plaintext::Refused | Plaintext::Allowed => Rejection::Plaintext,
+                },
+            );
             return None;
         }
         for index in fit {

@@ -241,6 +241,19 @@ impl Device {
         }
     }
 
+    /// Returns the same device, which has no connection whose data is not encrypted: shared memory and
+    /// RDMA are neither offered to servers nor taken from clients, and what remains is `tcp` with TLS. The
+    /// side that has nothing else is told so. It is stronger than
+    /// [`allow_plaintext`](Self::allow_plaintext).
+    ///
+    /// The feature `tls` has the other part: without `with_server_tls`, a server does not start, and without
+    /// `with_client_tls`, a client does not connect.
+    #[must_use]
+    pub fn require_encryption(mut self) -> Self {
+        self.security.requires_encryption = true;
+        self
+    }
+
     /// Returns the same device, with numbers set by an expert in place of the derived ones.
     #[must_use]
     pub fn with_sizing(self, sizing: Sizing) -> Self {

@@ -44,11 +44,29 @@ impl Fabric for Device {
         ports: Vec<Port>,
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError> {
+        if self.security.requires_encryption && self.security.server.is_none() {
+            return Err(FabricError::Device {
+                device: self.name().to_owned(),
+                action: "cannot take clients".to_owned(),
+                source: "it has `require_encryption`, and no `with_server_tls`: add it".into(),
+            });
+        }
         let address = server::listen(&socket).map_err(FabricError::Socket)?;
         if self.security.plaintext(self.plaintext) == Plaintext::Allowed {
             tracing::info!(
                 %address,
                 "taking calls over TCP, which are not encrypted, from whoever reaches this address"
+            );
+        }
+        if self.security.server.is_some() {
+            let also = match self.security.takes_plain_clients() {
+                true => ", and clients without it, since it has `allow_plaintext`",
+                false => "",
+            };
+            tracing::info!(
+                %address,
+                "taking clients with TLS{also}. Over tcp, their calls are encrypted; over shared memory \
+                 and RDMA, they are not"
             );
         }
         let config = ListenerConfig {

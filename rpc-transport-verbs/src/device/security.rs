@@ -14,17 +14,22 @@ pub(super) struct Security {
     pub(super) server: Option<Arc<dyn ServerSecurity>>,
     /// The program has called `allow_plaintext`.
     pub(super) allows_plaintext: bool,
+    /// The program has called `require_encryption`.
+    pub(super) requires_encryption: bool,
 }
 
 impl Security {
     /// Returns true if a server takes clients whose connections are not secured.
     pub(super) fn takes_plain_clients(&self) -> bool {
-        self.server.is_none() || self.allows_plaintext
+        !self.requires_encryption && (self.server.is_none() || self.allows_plaintext)
     }
 
-    /// Returns whether calls may travel over TCP without encryption, where the names of the devices say
-    /// this. With TLS, a name is not enough.
+    /// Returns where calls may travel without encryption, if the names of the devices say this. With
+    /// TLS, the name `tcp` is not enough.
     pub(super) fn plaintext(&self, of_names: Plaintext) -> Plaintext {
+        if self.requires_encryption {
+            return Plaintext::Nowhere;
+        }
         let is_secured = self.client.is_some() || self.server.is_some();
         match is_secured && !self.allows_plaintext {
             true => Plaintext::Refused,

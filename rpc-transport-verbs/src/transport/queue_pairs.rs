@@ -89,13 +89,30 @@ impl SourceAddresses {
     }
 }
 
-/// Whether there may be connections whose calls anyone between the two hosts can read: a listener takes
-/// them, and a client offers them.
+/// Which connections there may be whose calls are not encrypted: a listener takes them, and a client
+/// offers them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Plaintext {
+    /// None, on no device.
+    Nowhere,
+    /// Those of shared memory and of RDMA, as on every RDMA system, and none that anyone between the two
+    /// hosts can read.
     #[default]
     Refused,
+    /// Those of TCP, too.
     Allowed,
+}
+
+impl Plaintext {
+    /// Returns true if there may be a connection of a device of this kind. `is_secured` tells whether
+    /// what travels over TCP is encrypted.
+    pub(crate) fn permits(self, kind: &str, is_secured: bool) -> bool {
+        match self {
+            Self::Nowhere => kind == TCP && is_secured,
+            Self::Refused => kind != TCP || is_secured,
+            Self::Allowed => true,
+        }
+    }
 }
 
 /// Why a queue pair could not be created or connected.

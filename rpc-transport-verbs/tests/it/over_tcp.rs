@@ -46,7 +46,7 @@ impl Service for Asked {
         methods.unary(&WHO, |request: Request<Vec<u8>>| async move {
             let peer = request.peer().expect("it is known");
             let loopback = peer.address().ip().is_loopback();
-            let who = format!("{} {:?} {loopback}", peer.device(), peer.user_id());
+            let who = format!("{} {:?} {loopback}", peer.device().unwrap(), peer.user_id());
             Ok::<_, Status>(Response::new(who.into_bytes()))
         });
         methods.unary(&ECHO, |request: Request<Vec<u8>>| async move {

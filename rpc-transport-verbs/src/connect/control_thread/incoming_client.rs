@@ -243,6 +243,9 @@ impl IncomingClient {
         match self.handshake.handle(bytes) {
             Ok(None) => NextAction::Wait,
             Ok(Some(Request::Hello(offer))) => {
+                if let Err(refusal) = self.config.admission.permits(&self.origin().peer()) {
+                    return self.refuse(&refusal.reason);
+                }
                 self.state = State::Offered(offer);
                 NextAction::Challenge
             }
@@ -345,12 +348,17 @@ impl IncomingClient {
             return self.refuse(&reason);
         };
         self.state = State::Admitted;
-        let origin = Origin {
-            address: Some(self.peer),
+        let origin = self.origin();
+        NextAction::CreateQueuePair(port.clone(), offer, origin, admitted, claim)
+    }
+
+    /// Returns what is known of the client besides what it offers.
+    fn origin(&self) -> Origin {
+        Origin {
+            address: self.peer,
             is_secured: self.stream.is_secured(),
             certificate: self.certificate.clone(),
-        };
-        NextAction::CreateQueuePair(port.clone(), offer, origin, admitted, claim)
+        }
     }
 
     /// Handles the result of creating the queue pair.

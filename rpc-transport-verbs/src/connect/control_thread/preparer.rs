@@ -62,7 +62,13 @@ impl Job for Preparation {
             Err("the client is gone".to_owned())
         } else {
             self.port
-                .create_queue_pair(&self.offer, self.origin, self.admitted, self.stream, key)
+                .create_queue_pair(
+                    &self.offer,
+                    Some(self.origin),
+                    self.admitted,
+                    self.stream,
+                    key,
+                )
                 .map_err(|error| error.to_string())
         };
         drop(self.claim);

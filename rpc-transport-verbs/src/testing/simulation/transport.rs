@@ -22,7 +22,7 @@ use super::process_id::{Pairing, ProcessId};
 use super::watched_socket::{End, WatchedSocket};
 use super::{ProcessState, Simulation};
 use crate::connect::handshake::Offer;
-use crate::connect::server::{Origin, Port};
+use crate::connect::server::Port;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::SOFT;
 use crate::transport::liveness_socket::{LivenessSocket, SimulatedSocket};
@@ -113,7 +113,7 @@ impl SimulatedTransport {
             let socket = LivenessSocket::Simulated(socket.clone());
             server
                 .port
-                .create_queue_pair(&offer, Origin::default(), admitted, socket, server_key)
+                .create_queue_pair(&offer, None, admitted, socket, server_key)
         };
         // This part runs on the server's control thread, so the server may be killed in it.
         let Some(client_in_rts) = directory

@@ -10,7 +10,6 @@ use rpc_core::transport::Admission;
 use super::transport_harness::{AdmitAll, PATIENCE, Side};
 use super::{SOFT, side_with};
 use crate::connect::handshake::Offer;
-use crate::connect::server::Origin;
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 
 /// A listener admits the next client when the core counts one connection less. By then the lane has
@@ -35,8 +34,7 @@ fn a_client_whose_handshake_has_ended_counts_until_its_queue_pair_is_destroyed()
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (port, key) = (server.transport.port(), LivenessKey::next());
-    let welcomed =
-        port.create_queue_pair(&offer, Origin::default(), admitted, Arc::new(stream), key);
+    let welcomed = port.create_queue_pair(&offer, None, admitted, Arc::new(stream), key);
     let notice_sender = welcomed.unwrap().notice_sender;
     let sent = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
     assert!(sent.is_ok(), "the lane is there");
