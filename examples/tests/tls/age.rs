@@ -94,3 +94,48 @@ fn a_client_that_is_revoked_loses_access() {
         server.shutdown().unwrap();
     }
 }
+
+/// A new certificate is used without a restart, and connections stay.
+#[test]
+fn a_server_takes_a_new_certificate_and_tells_when_it_expires() {
+    let authority = Authority::new("root");
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    let write = |year| {
+        let mut params = tls_testing::local_server();
+        params.not_after = tls_testing::rcgen::date_time_ymd(year, 1, 1);
+        let issued = authority.issue(&params);
+        fs::write(&files[0], issued.certificate).unwrap();
+        fs::write(&files[1], issued.key).unwrap();
+    };
+    write(2100);
+    let tls = ServerTls::new(Identity::from_files(&files[0], &files[1]).unwrap());
+    let (server, address) = serve(&device("soft").with_server_tls(tls.clone()));
+    let client = device("soft").with_client_tls(ClientTls::new(roots(&authority)));
+    let channel = block_on(Channel::connect(&client, &address)).unwrap();
+    let greeter = GreeterClient::new(channel);
+    let expires = || {
+        let mut text = verbline::stats::PrometheusText::new();
+        text.add(&server.stats(), &[]);
+        let text = text.to_string();
+        let name = "verbline_certificate_expires_timestamp_seconds ";
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        lines.next().unwrap().to_owned()
+    };
+    assert_eq!(expires(), "4102444800");
+    write(2101);
+    let start = Instant::now();
+    while expires() == "4102444800" {
+        assert!(start.elapsed() < PATIENCE, "nobody looks at the files");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(expires(), "4133980800");
+    fs::write(&files[1], "no key").unwrap();
+    tls.reload().unwrap_err();
+    assert_eq!(expires(), "4133980800");
+    greet(&client, &address, 1).unwrap();
+    let name = "x".to_owned();
+    block_on(greeter.say_hello(HelloRequest { name })).unwrap();
+    assert_eq!(connections(&server).0, 2, "the first one stays");
+    server.shutdown().unwrap();
+}

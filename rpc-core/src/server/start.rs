@@ -142,10 +142,12 @@ impl<F: Fabric> ServerBuilder<F> {
         admission.limit_connections(self.max_connections);
         admission.trust_forwarded(self.trust_forwarded.clone());
         admission.admit_by(self.admit.clone());
+        let fabric = self.fabric.clone();
         let stats_reader = StatsReader::for_server(
             counters,
             ServerCounters {
                 refused: Arc::clone(&admission.refused),
+                certificate_expires: Arc::new(move || fabric.certificate_expires()),
                 blocked: watchdog.counters(),
             },
         );

@@ -38,6 +38,7 @@ mod snapshot;
 mod table;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 pub(crate) use self::blocked::BlockedCounters;
 pub use self::blocked::{BlockedMethod, BlockedMethods};
@@ -74,8 +75,12 @@ pub struct StatsReader {
 pub(crate) struct ServerCounters {
     /// Written by the listener's thread only.
     pub(crate) refused: Arc<Counter>,
+    pub(crate) certificate_expires: Arc<CertificateExpires>,
     pub(crate) blocked: Arc<BlockedCounters>,
 }
+
+/// Tells when the certificate of a server expires that is in use at the moment.
+pub(crate) type CertificateExpires = dyn Fn() -> Option<SystemTime> + Send + Sync;
 
 impl StatsReader {
     pub(crate) fn new(pollers: Vec<Arc<PollerCounters>>) -> Self {
@@ -99,6 +104,7 @@ impl StatsReader {
             pollers: self.pollers.iter().map(|poller| poller.read()).collect(),
             server: self.server.as_ref().map(|server| ServerStats {
                 refused: server.refused.get(),
+                certificate_expires: (server.certificate_expires)(),
                 blocked: server.blocked.snapshot(),
             }),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::time::UNIX_EPOCH;
 
 use super::histogram::Latencies;
 use super::poller_counters::UNKNOWN_METHOD;
@@ -45,6 +46,7 @@ use super::snapshot::{MethodStats, PollerStats, Stats};
 /// | `verbline_transport_<name>_total` | counter | `poller`, `device` | each of [`Counters`](crate::transport::Counters) |
 /// | `verbline_slots` | gauge | `poller`, `device`, `state` | slots by state |
 /// | `verbline_refused_clients_total` | counter | | clients that a server rejected |
+/// | `verbline_certificate_expires_timestamp_seconds` | gauge | | when a server's certificate expires, as a Unix time; the first one of several servers |
 /// | `verbline_blocked_polls_total` | counter | `rpc_method` | handlers that blocked their poller's thread for long |
 ///
 /// The histograms have no label for the status code, which OpenTelemetry's have: a rate of errors comes
@@ -74,6 +76,8 @@ enum Value {
     Number(u64),
     /// Nanoseconds, written as seconds.
     Time(u64),
+    /// The least one of those with the same name and labels.
+    Least(u64),
     Latencies(Latencies),
 }
 
@@ -113,6 +117,13 @@ impl PrometheusText {
                 &labels,
                 Value::Number(server.refused),
             );
+            if let Some(expires) = server.certificate_expires {
+                let since_epoch = expires.duration_since(UNIX_EPOCH).unwrap_or_default();
+                let help = "When the server's certificate expires, as a Unix time.";
+                let name = "verbline_certificate_expires_timestamp_seconds";
+                let value = Value::Least(since_epoch.as_secs());
+                self.add_value(name, GAUGE, help, &labels, value);
+            }
             for method in &server.blocked.methods {
                 let labels = labels.and("rpc_method", method.path);
                 let blocked = "Polls of handlers that blocked their poller's thread for long.";
@@ -277,6 +288,7 @@ impl Value {
             (Self::Number(sum), Self::Number(more)) | (Self::Time(sum), Self::Time(more)) => {
                 *sum = sum.saturating_add(more);
             }
+            (Self::Least(least), Self::Least(other)) => *least = other.min(*least),
             (Self::Latencies(sum), Self::Latencies(more)) => sum.add(&more),
             // A name has values of one kind.
             (sum, other) => *sum = other,
@@ -330,7 +342,7 @@ impl Value {
             format!("{{{labels}}}")
         };
         match self {
-            Self::Number(number) => writeln!(f, "{name}{braced} {number}"),
+            Self::Number(number) | Self::Least(number) => writeln!(f, "{name}{braced} {number}"),
             Self::Time(ns) => writeln!(f, "{name}{braced} {}", Seconds(*ns)),
             Self::Latencies(latencies) => {
                 for (longest, count) in latencies.cumulative() {

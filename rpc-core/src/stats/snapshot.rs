@@ -1,5 +1,7 @@
 //! [`Stats`]: a snapshot of the statistics, as plain data.
 
+use std::time::SystemTime;
+
 use super::blocked::BlockedMethods;
 use super::groups::{
     Cancels, Connections, Credits, Handlers, Memory, Stalls, Streams, Transfers, Turns,
@@ -62,6 +64,8 @@ pub struct ServerStats {
     /// Clients rejected because the server's connection limit was reached or their version is
     /// incompatible.
     pub refused: u64,
+    /// When the certificate expires by which the server proves who it is; `None` without TLS.
+    pub certificate_expires: Option<SystemTime>,
     /// Methods whose handlers have blocked a poller's thread for long.
     pub blocked: BlockedMethods,
 }
@@ -200,6 +204,7 @@ impl ServerStats {
     fn since(&self, earlier: &Self) -> Self {
         Self {
             refused: self.refused.saturating_sub(earlier.refused),
+            certificate_expires: self.certificate_expires,
             blocked: self.blocked.since(&earlier.blocked),
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::SystemTime;
 
 use super::{Admission, CoreClaim, CoreRefusal, FabricError, Transport};
 use crate::limits::Intents;
@@ -46,6 +47,12 @@ pub trait Fabric: Clone + Send + Sync + 'static {
         ports: Vec<Self::Port>,
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError>;
+
+    /// Returns when the certificate expires by which servers of this device prove who they are now. By
+    /// default, they have none.
+    fn certificate_expires(&self) -> Option<SystemTime> {
+        None
+    }
 
     /// Returns true in a process that cannot use what was opened before it was forked. The core asks
     /// before it waits for a thread, which such a process does not have. By default, no process is

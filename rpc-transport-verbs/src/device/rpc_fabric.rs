@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 use rpc_core::Intents;
 use rpc_core::transport::{Admission, CoreClaim, CoreRefusal, Fabric, FabricError, Listener};
@@ -82,6 +83,11 @@ impl Fabric for Device {
                 source,
             })?;
         Ok(Box::new(listening))
+    }
+
+    fn certificate_expires(&self) -> Option<SystemTime> {
+        let security = self.security.server.as_ref();
+        security.map(|security| security.expires())
     }
 
     fn is_forked() -> bool {

@@ -1,6 +1,7 @@
 //! TLS for [`Device`]: the security of the crate `verbline-tls`, as the transport uses it.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use verbline_tls::{ClientTls, Handshake, Opened, Progress, Records, ServerTls};
 use verbline_verbs::for_transport::{BadRecord, Opened as OpenedRecord, RecordLayer};
@@ -41,6 +42,10 @@ impl Device {
 impl ServerSecurity for ServerTls {
     fn begin(&self) -> Result<Box<dyn SecurityHandshake>, SecurityError> {
         Ok(Box::new(Handshake::of_server(self)?))
+    }
+
+    fn expires(&self) -> SystemTime {
+        self.identity().expires()
     }
 }
 

@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rpc_core::PeerCertificate;
 use verbline_verbs::for_transport::RecordLayer;
@@ -29,6 +30,9 @@ pub(crate) trait ServerSecurity: fmt::Debug + Send + Sync {
     ///
     /// If the system lacks something.
     fn begin(&self) -> Result<Box<dyn SecurityHandshake>, SecurityError>;
+
+    /// Returns when the certificate of this side expires that is in use at the moment.
+    fn expires(&self) -> SystemTime;
 }
 
 /// Which servers this side believes, as a client, and who it is.
