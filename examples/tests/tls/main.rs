@@ -4,6 +4,7 @@ mod admission;
 mod age;
 mod both_kinds;
 mod refusals;
+mod relay;
 mod thief;
 
 use std::thread;
