@@ -153,8 +153,8 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        DeadlinePolicy, Forwarded, Methods, Peer, PeerCertificate, ResponseSender, Responses,
-        ServedService, ServerBuilder, Service, Spawned, StatsReader,
+        CertificateTooLong, DeadlinePolicy, Forwarded, Methods, Peer, PeerCertificate,
+        ResponseSender, Responses, ServedService, ServerBuilder, Service, Spawned, StatsReader,
     };
 }
 

@@ -170,7 +170,7 @@ pub use metadata::{
 pub use method::remote::RemoteMethods;
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
-pub use peer::{Forwarded, Peer, PeerCertificate};
+pub use peer::{CertificateTooLong, Forwarded, Peer, PeerCertificate};
 #[doc(inline)]
 pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block_on};
 #[doc(inline)]

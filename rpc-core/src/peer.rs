@@ -1,6 +1,7 @@
 //! [`Peer`]: the process at the other end of a connection.
 
 mod certificate;
+mod certificate_text;
 mod forwarded;
 mod lending;
 
@@ -9,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 pub use self::certificate::PeerCertificate;
-pub use self::forwarded::Forwarded;
+pub use self::forwarded::{CertificateTooLong, Forwarded};
 pub(crate) use self::forwarded::{TrustForwarded, take_reserved};
 pub(crate) use self::lending::{LendablePeer, LentPeer};
 
@@ -124,7 +125,7 @@ impl From<SocketAddr> for Host {
 }
 
 /// As in a log line: `192.0.2.7:40000 over tcp`, `, certificate spiffe://example.org/orders` if it has
-/// shown one, and `, for 198.51.100.9:5000` if it is a gateway.
+/// shown one, and `, for 198.51.100.9:5000` if it is a gateway, with the certificate of that client.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)?;
@@ -138,7 +139,7 @@ impl fmt::Display for Peer {
             write!(f, ", certificate {certificate}")?;
         }
         match &self.forwarded {
-            Some(forwarded) => write!(f, ", for {}", forwarded.address()),
+            Some(forwarded) => write!(f, ", for {forwarded}"),
             None => Ok(()),
         }
     }

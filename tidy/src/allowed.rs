@@ -429,7 +429,7 @@ pub const TLS: Package = Package {
         layer("records", &["records"], &["values"]),
         layer(
             "handshake",
-            &["handshake", "handshake_error"],
+            &["handshake", "handshake_error", "http2"],
             &["values", "sides", "records"],
         ),
     ],
@@ -439,7 +439,7 @@ pub const TLS: Package = Package {
 pub const GATEWAY: Package = Package {
     folder: "gateway",
     layers: &[
-        layer("values", &["headers", "limits", "memory", "preface", "unread"], &[]),
+        layer("values", &["headers", "limits", "memory", "preface", "security", "unread"], &[]),
         layer("grpc_status", &["grpc_status"], &["values"]),
         layer("client", &["stalls", "client"], &["values"]),
         layer(

@@ -20,6 +20,12 @@ pub enum HandshakeError {
     /// The peer speaks TLS, and another protocol in it.
     #[error("it speaks TLS, but is no Verbline server: check the address")]
     NotVerbline,
+    /// The peer speaks TLS, and not HTTP/2 in it.
+    #[error("{}", not_http2(*.role))]
+    NotHttp2 {
+        /// What this side is.
+        role: Role,
+    },
     /// A message of the peer is longer than any that is needed.
     #[error("it sent a message of TLS that is longer than any that is needed")]
     TooLong,
@@ -56,6 +62,17 @@ impl Role {
         match self {
             Self::Client => "server",
             Self::Server => "client",
+        }
+    }
+}
+
+fn not_http2(role: Role) -> &'static str {
+    match role {
+        Role::Client => {
+            "the server speaks TLS, but not HTTP/2 over it (ALPN `h2`): check the address"
+        }
+        Role::Server => {
+            "the client does not offer HTTP/2 over TLS (ALPN `h2`): call with gRPC, or check what has dialed this port"
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! The transport uses the rest. A [`Handshake`] is a state machine over bytes, and ends with [`Records`]. The
 //! protocol, the keys and the verification of certificates are rustls'; see `records` for why the records are
-//! sealed here.
+//! sealed here. Under HTTP/2 there is no need for that, and a library does TLS: see `http2`.
 //!
 //! ```text
 //!  files ──▶ Identity, Roots ──▶ ServerTls, ClientTls ──▶ Handshake ──▶ Records, PeerCertificate
@@ -24,6 +24,7 @@ mod error;
 mod expect;
 mod handshake;
 mod handshake_error;
+mod http2;
 mod identity;
 mod pem;
 mod provider;
@@ -42,6 +43,7 @@ pub use self::error::{Origin, PemProblem, TlsError};
 pub use self::expect::{Expect, UnexpectedServer};
 pub use self::handshake::{BeginError, Handshake, MAX_WAITING, Progress, Secured};
 pub use self::handshake_error::{HandshakeError, Role};
+pub use self::http2::http2_peer;
 pub use self::identity::Identity;
 pub use self::records::{MAX_PLAIN, MAX_RECORD, Opened, RecordError, Records};
 pub use self::roots::Roots;

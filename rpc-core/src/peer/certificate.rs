@@ -111,13 +111,14 @@ impl PeerCertificate {
         self.common_name.as_deref()
     }
 
-    /// Returns the certificate as the peer has sent it, in DER.
+    /// Returns the certificate as the peer has sent it, in DER. It is empty if a gateway has named the
+    /// certificate, in [`Forwarded::certificate`](crate::Forwarded::certificate).
     #[must_use]
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// Returns the SHA-256 of [`der`](Self::der).
+    /// Returns the SHA-256 of the certificate in DER.
     #[must_use]
     pub fn fingerprint(&self) -> &[u8; 32] {
         &self.fingerprint
@@ -129,6 +130,14 @@ impl PeerCertificate {
     #[must_use]
     pub fn expires(&self) -> SystemTime {
         self.expires
+    }
+}
+
+impl PeerCertificate {
+    /// Leaves the bytes of the certificate out.
+    pub(super) fn without_der(mut self) -> Self {
+        self.der = Arc::default();
+        self
     }
 }
 
@@ -161,7 +170,8 @@ impl fmt::Debug for PeerCertificate {
     }
 }
 
-struct Hex<'a>(&'a [u8]);
+/// Bytes as two digits each.
+pub(super) struct Hex<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
