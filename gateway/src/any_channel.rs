@@ -15,7 +15,7 @@ use crate::grpc_channel::{GrpcChannel, GrpcConnectError};
 /// use verbline_gateway::AnyChannel;
 ///
 /// # async fn open() -> Result<(), Box<dyn std::error::Error>> {
-/// // `http://greeter:50051`, or `greeter:50052`.
+/// // `http://greeter:50051`, `https://greeter`, or `greeter:50052`.
 /// let target = std::env::var("GREETER")?;
 /// let channel = AnyChannel::connect(&Device::best()?, &target).await?;
 /// let greeter = GreeterClient::new(channel);
@@ -48,10 +48,13 @@ impl AnyChannel {
     /// Connects to `http://host:port`, a gRPC server, or to `host:port`, a Verbline server, which is
     /// reached through `device`. Must be called in a tokio runtime.
     ///
+    /// With the feature `tls`, `https://host:port` is a gRPC server whose authority the system knows, as of
+    /// [`GrpcChannel::connect`]. A Verbline server is reached with the TLS of the device
+    /// (`Device::with_client_tls`), if it has any.
+    ///
     /// # Errors
     ///
-    /// Returns an error if the target has another form, or if the server cannot be reached. `https://` is
-    /// refused.
+    /// Returns an error if the target has another form, or if the server cannot be reached.
     ///
     /// # Panics
     ///
@@ -61,6 +64,31 @@ impl AnyChannel {
             true => Self::Grpc(GrpcChannel::connect(target).await?),
             false => Self::Verbline(Channel::connect(device, target).await?),
         })
+    }
+
+    /// Connects to `https://host:port`, a gRPC server, or to `host:port`, a Verbline server, with this TLS and
+    /// never without. For a Verbline server, it takes the place of the TLS of the device.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect). A target with `http://` is refused.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime if the target is a gRPC server.
+    #[cfg(feature = "tls")]
+    pub async fn connect_with_tls(
+        device: &Device,
+        target: &str,
+        tls: verbline::tls::ClientTls,
+    ) -> Result<Self, AnyConnectError> {
+        if target.contains("://") {
+            return Ok(Self::Grpc(
+                GrpcChannel::connect_with_tls(target, tls).await?,
+            ));
+        }
+        let device = device.clone().with_client_tls(tls);
+        Ok(Self::Verbline(Channel::connect(&device, target).await?))
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 use verbline::Channel;
 
 use crate::limits::GatewayLimits;
+use crate::security::Security;
 use crate::server;
 use crate::upstream::Upstream;
 
@@ -20,19 +21,33 @@ impl Gateway {
         GatewayBuilder {
             channel,
             limits: GatewayLimits::default(),
+            security: Security::default(),
         }
     }
 }
 
-/// The settings of a gateway: what its clients may take.
+/// The settings of a gateway: who its clients are, and what they may take.
 #[derive(Debug)]
 #[must_use = "a gateway serves while the future of `serve` is polled"]
 pub struct GatewayBuilder {
     channel: Channel,
     limits: GatewayLimits,
+    security: Security,
 }
 
 impl GatewayBuilder {
+    /// Serves HTTP/2 over TLS 1.3, and refuses clients without TLS. Each connection takes the identity and
+    /// the roots that the files have then. Default: plain text.
+    ///
+    /// What a client's certificate says goes to the server with each call, as
+    /// [`Forwarded::certificate`](verbline::server::Forwarded::certificate).
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: verbline::tls::ServerTls) -> Self {
+        self.limits.has_tls = true;
+        self.security = Security::Tls(tls);
+        self
+    }
+
     /// Sets how many connections may be open at a time. Further ones are closed at once. Default:
     /// 1024.
     pub fn max_connections(mut self, connections: usize) -> Self {
@@ -95,8 +110,8 @@ impl GatewayBuilder {
         self
     }
 
-    /// Sets how long a connection may take to send its first bytes, the preface of HTTP/2. Default: 5
-    /// seconds.
+    /// Sets how long a connection may take for its first bytes: the handshake of TLS, if there is one, and
+    /// the preface of HTTP/2. Default: 5 seconds.
     pub fn preface_time(mut self, time: Duration) -> Self {
         self.limits.preface_time = time;
         self
@@ -155,6 +170,6 @@ impl GatewayBuilder {
     pub async fn serve_on(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let limits = self.limits();
         let upstream = Upstream::new(self.channel, &limits);
-        server::serve(upstream, limits, listener, shutdown).await;
+        server::serve(upstream, limits, self.security, listener, shutdown).await;
     }
 }

@@ -1,6 +1,7 @@
-//! One connection of HTTP/2, from its preface to its end.
+//! One connection of HTTP/2, from its handshake and its preface to its end.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -11,41 +12,92 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::set_tcp_user_timeout;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use verbline::server::Forwarded;
 
 use crate::call::answer;
 use crate::client::{Client, MOST_EARLY_RESETS};
 use crate::limits::{CONNECTION_WINDOW, GatewayLimits, SEND_BUFFER_LEN, STREAM_WINDOW};
-use crate::preface;
+use crate::preface::{self, NotHttp2, Opened};
+use crate::security::Security;
+#[cfg(feature = "tls")]
+use crate::security::accept;
 use crate::stalls::CallTasks;
 use crate::upstream::Upstream;
 
+/// What all connections of a gateway share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) limits: GatewayLimits,
+    pub(crate) security: Security,
+    pub(crate) stopped: watch::Receiver<()>,
+}
+
 /// Serves one connection, until it ends or has to.
-pub(crate) async fn serve(
-    (stream, address): (TcpStream, SocketAddr),
-    upstream: Arc<Upstream>,
-    limits: GatewayLimits,
-    mut stopped: watch::Receiver<()>,
-) {
+pub(crate) async fn serve((stream, address): (TcpStream, SocketAddr), shared: Shared) {
     // Each fails only if the connection has failed.
     let _ = stream.set_nodelay(true);
-    let _ = set_tcp_user_timeout(&stream, unread_millis(&limits));
-    let unread = Arc::default();
-    let opened = match preface::open(stream, limits.preface_time, &unread).await {
-        Ok(opened) => opened,
-        Err(error) => {
-            tracing::debug!(%error, "a connection did not become one of HTTP/2");
-            return;
-        }
-    };
+    let _ = set_tcp_user_timeout(&stream, unread_millis(&shared.limits));
     // A client of a socket for IPv4 and IPv6 is called by its own address.
     let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-    let client = Client::new(Forwarded::new(address), unread, upstream.memory());
+    let client = Forwarded::new(address);
+    let served = match &shared.security {
+        Security::Plain => open_and_serve(ready(Ok((stream, client))), &shared).await,
+        #[cfg(feature = "tls")]
+        Security::Tls(tls) => {
+            let opening = async {
+                let (stream, certificate) = accept(stream, tls).await?;
+                let client = match certificate {
+                    Some(certificate) => client.with_certificate(&certificate)?,
+                    None => client,
+                };
+                Ok((stream, client))
+            };
+            // Most of it is the handshake's, which most connections have long behind them.
+            open_and_serve(Box::pin(opening), &shared).await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%address, %error, "a connection did not become one of HTTP/2");
+    }
+}
+
+/// Waits until a connection is open, within the time that it has for that, and serves it.
+async fn open_and_serve<S>(
+    opening: impl Future<Output = Result<(S, Forwarded), NotHttp2>>,
+    shared: &Shared,
+) -> Result<(), NotHttp2>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let unread = Arc::default();
+    let opening = async {
+        let (stream, client) = opening.await?;
+        Ok((preface::open(stream, &unread).await?, client))
+    };
+    let opened = timeout(shared.limits.preface_time, opening).await;
+    let (opened, client) = opened.unwrap_or(Err(NotHttp2::Slow))?;
+    let client = Client::new(client, unread, shared.upstream.memory());
+    serve_opened(opened, &client, shared).await;
+    Ok(())
+}
+
+async fn serve_opened<S>(opened: Opened<S>, client: &Arc<Client>, shared: &Shared)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Shared {
+        upstream,
+        limits,
+        mut stopped,
+        ..
+    } = shared.clone();
     let service = service_fn({
-        let client = Arc::clone(&client);
+        let client = Arc::clone(client);
         move |request| {
             let (upstream, client) = (Arc::clone(&upstream), Arc::clone(&client));
             async move { Ok::<_, Infallible>(answer(&upstream, &client, request).await) }

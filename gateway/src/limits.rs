@@ -19,6 +19,10 @@ pub(crate) const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
 /// frames in which requests came.
 const CONNECTION_MEMORY: u64 = MAX_UNREAD_FRAMES * FRAME_MEMORY + (128 << 10);
 
+/// Bytes that TLS can take for one connection besides: records to send, 64 KiB; what has arrived of a
+/// message of a handshake, as much; and a record that has been opened, 16 KiB.
+const TLS_MEMORY: u64 = 160 << 10;
+
 /// Bytes of responses that HTTP/2's implementation keeps for one call before it asks for no more.
 pub(crate) const SEND_BUFFER_LEN: usize = 64 << 10;
 
@@ -53,7 +57,10 @@ pub struct GatewayLimits {
     pub keepalive_interval: Duration,
     /// How long the answer to a ping may take before the connection is closed.
     pub keepalive_timeout: Duration,
-    /// How long a connection may take to send its first 24 bytes, the preface of HTTP/2.
+    /// Whether connections are of TLS, which takes memory for each of them.
+    pub has_tls: bool,
+    /// How long a connection may take for the handshake of TLS, if there is one, and for the preface of
+    /// HTTP/2, 24 bytes.
     pub preface_time: Duration,
     /// How long a message of a request may take from its first byte to its last, apart from waits
     /// for memory.
@@ -82,6 +89,7 @@ impl Default for GatewayLimits {
             max_header_len: 16 << 10,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(20),
+            has_tls: false,
             preface_time: Duration::from_secs(5),
             message_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(60),
@@ -103,8 +111,12 @@ impl GatewayLimits {
             connections.saturating_mul(CONNECTION_WINDOW.into()),
             calls.saturating_mul(STREAM_WINDOW.into()),
         );
+        let of_connection = match self.has_tls {
+            true => CONNECTION_MEMORY + TLS_MEMORY,
+            false => CONNECTION_MEMORY,
+        };
         connections
-            .saturating_mul(CONNECTION_MEMORY)
+            .saturating_mul(of_connection)
             .saturating_add(unread)
             .saturating_add(calls.saturating_mul(CALL_MEMORY))
             .saturating_add(self.message_memory)
@@ -132,8 +144,15 @@ impl fmt::Display for GatewayLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "connections        {}, {} calls each, {} calls in all",
-            self.max_connections, self.max_streams, self.max_calls
+            "connections        {} {}, {} calls each, {} calls in all",
+            self.max_connections,
+            if self.has_tls {
+                "with TLS"
+            } else {
+                "in plain text"
+            },
+            self.max_streams,
+            self.max_calls
         )?;
         writeln!(
             f,
@@ -181,6 +200,11 @@ mod tests {
             ..limits.clone()
         };
         assert_eq!(few_connections.memory() >> 20, 2348);
+        let with_tls = GatewayLimits {
+            has_tls: true,
+            ..limits.clone()
+        };
+        assert_eq!(with_tls.memory() >> 20, 7968);
         let few_calls = GatewayLimits {
             max_calls: 0,
             message_memory: 0,

@@ -5,22 +5,49 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::unread::{Heads, Unread};
 
 /// What a client of HTTP/2 sends first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// The first byte of TLS: the type of a record with a message of the handshake.
+pub(crate) const FIRST_OF_TLS: u8 = 0x16;
+
+/// The reason that a connection has not become one of HTTP/2.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotHttp2 {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it ended before the end of HTTP/2's preface")]
+    Ended,
+    #[error("it has not sent HTTP/2's preface in time")]
+    Slow,
+    #[error("it does not begin with HTTP/2's preface")]
+    NoPreface,
+    #[error(
+        "it begins with TLS, and the gateway has none: give the gateway a certificate (`GatewayBuilder::tls`, \
+         `--tls-cert`), or let the client call in plain text"
+    )]
+    TlsAtPlainPort,
+    #[cfg(feature = "tls")]
+    #[error("it begins without TLS, which the gateway demands: let the client call with TLS")]
+    PlainAtTlsPort,
+    #[cfg(feature = "tls")]
+    #[error("no secure connection: {0}")]
+    Handshake(#[from] verbline_tls::HandshakeError),
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Certificate(#[from] verbline::server::CertificateTooLong),
+}
+
 /// A connection whose preface has been read, and is read again by HTTP/2's implementation.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct Opened<S> {
     preface: &'static [u8],
-    stream: TcpStream,
+    stream: S,
     heads: Heads,
 }
 
@@ -28,13 +55,12 @@ pub(crate) struct Opened {
 ///
 /// # Errors
 ///
-/// Returns an error if something else arrives, or too little of it in this time.
-pub(crate) async fn open(
-    mut stream: TcpStream,
-    time: Duration,
+/// Returns an error if something else arrives.
+pub(crate) async fn open<S: AsyncRead + Unpin>(
+    mut stream: S,
     unread: &Arc<Unread>,
-) -> io::Result<Opened> {
-    timeout(time, read_preface(&mut stream)).await??;
+) -> Result<Opened<S>, NotHttp2> {
+    read_preface(&mut stream).await?;
     Ok(Opened {
         preface: PREFACE,
         stream,
@@ -42,27 +68,26 @@ pub(crate) async fn open(
     })
 }
 
-async fn read_preface(stream: &mut TcpStream) -> io::Result<()> {
+async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), NotHttp2> {
     let mut read = [0; PREFACE.len()];
     let mut len = 0;
     while len < PREFACE.len() {
         let count = stream.read(&mut read[len..]).await?;
         if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(NotHttp2::Ended);
         }
         len += count;
         if read[..len] != PREFACE[..len] {
-            let message = match read[0] {
-                0x16 => "it begins with TLS: the gateway serves plain HTTP/2",
-                _ => "it does not begin with HTTP/2's preface",
-            };
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            return Err(match read[0] {
+                FIRST_OF_TLS => NotHttp2::TlsAtPlainPort,
+                _ => NotHttp2::NoPreface,
+            });
         }
     }
     Ok(())
 }
 
-impl AsyncRead for Opened {
+impl<S: AsyncRead + Unpin> AsyncRead for Opened<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -82,7 +107,7 @@ impl AsyncRead for Opened {
     }
 }
 
-impl AsyncWrite for Opened {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Opened<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -10,8 +10,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::connection;
+use crate::connection::{self, Shared};
 use crate::limits::GatewayLimits;
+use crate::security::Security;
 use crate::upstream::Upstream;
 
 /// The pause after an error of `accept` that is not one connection's, such as too many open files.
@@ -21,11 +22,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn serve(
     upstream: Upstream,
     limits: GatewayLimits,
+    security: Security,
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) {
-    let upstream = Arc::new(upstream);
     let (stop, stopped) = watch::channel(());
+    let shared = Shared {
+        upstream: Arc::new(upstream),
+        limits,
+        security,
+        stopped,
+    };
+    let limits = &shared.limits;
     // Dropping this future drops them, and so their calls.
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -40,9 +48,7 @@ pub(crate) async fn serve(
                 tracing::debug!(%address, "refused a connection: as many as allowed are open");
             }
             Ok(accepted) => {
-                let upstream = Arc::clone(&upstream);
-                let (limits, stopped) = (limits.clone(), stopped.clone());
-                connections.spawn(connection::serve(accepted, upstream, limits, stopped));
+                connections.spawn(connection::serve(accepted, shared.clone()));
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");

@@ -4,16 +4,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::uri::Authority;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::net::sockopt::set_tcp_user_timeout;
-use tokio::io::join;
+use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::first_frame::FirstFrame;
+use super::target::{Security, Target};
 use super::upload::RequestBody;
 
 /// The time that an address of a name has before the next one is tried beside it (RFC 8305, 5).
@@ -39,9 +39,31 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 pub(super) type Sender = SendRequest<RequestBody>;
 
 /// Connects, and waits until the server has begun to speak HTTP/2.
-pub(super) async fn connect(authority: &Authority) -> io::Result<Sender> {
-    let (reader, writer) = open(authority).await?.into_split();
-    let (reader, first_frame) = FirstFrame::of(reader);
+pub(super) async fn connect(target: &Target) -> io::Result<Sender> {
+    let stream = open(target.host_and_port()).await?;
+    match target.security() {
+        Security::Plain => {
+            let (reader, writer) = stream.into_split();
+            begin(FirstFrame::of(reader), writer).await
+        }
+        #[cfg(feature = "tls")]
+        Security::Tls { tls, name } => {
+            let stream = super::tls::secure(stream, tls, name.clone()).await?;
+            let (reader, writer) = tokio::io::split(stream);
+            let begun = begin(FirstFrame::of(reader), writer).await;
+            begun.map_err(super::tls::explained)
+        }
+    }
+}
+
+async fn begin<R, W>(
+    (reader, first_frame): (FirstFrame<R>, impl Future<Output = io::Result<()>>),
+    writer: W,
+) -> io::Result<Sender>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
     let (sender, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEPALIVE.0)
@@ -62,14 +84,8 @@ pub(super) async fn connect(authority: &Authority) -> io::Result<Sender> {
 }
 
 /// Opens a socket to a name, or to an address.
-async fn open(authority: &Authority) -> io::Result<TcpStream> {
-    let port = authority.port_u16().unwrap_or(80);
-    // Without the brackets of an address of IPv6.
-    let host = authority
-        .host()
-        .trim_start_matches('[')
-        .trim_end_matches(']');
-    let stream = connect_to_any(lookup_host((host, port)).await?).await?;
+async fn open(host_and_port: (&str, u16)) -> io::Result<TcpStream> {
+    let stream = connect_to_any(lookup_host(host_and_port).await?).await?;
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(&stream, UNSENT_MILLIS)?;
     Ok(stream)
@@ -111,8 +127,8 @@ mod tests {
     #[tokio::test]
     async fn the_system_gives_up_a_host_that_acknowledges_nothing() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let stream = open(&address.parse().unwrap()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = open(("127.0.0.1", port)).await.unwrap();
         assert_eq!(tcp_user_timeout(&stream), Ok(20_000));
     }
 

@@ -19,13 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Uri;
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::uri::PathAndQuery;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::connect::{Sender, connect};
 use super::error::GrpcConnectError;
+use super::target::Target;
 
 /// How long connecting may take, from the name to the server's first frame: as of a
 /// [`Channel`](verbline::Channel).
@@ -43,8 +44,7 @@ const JITTER: f64 = 0.2;
 
 /// The connection of a channel.
 pub(super) struct Connection {
-    target: String,
-    authority: Authority,
+    target: Arc<Target>,
     runtime: Handle,
     state: watch::Sender<State>,
 }
@@ -160,39 +160,21 @@ fn delay(failures: i32) -> Duration {
 }
 
 impl Connection {
-    pub(super) fn new(target: &str) -> Result<Self, GrpcConnectError> {
-        let refused = |why| GrpcConnectError::Target {
-            target: target.to_owned(),
-            why,
-        };
-        let form = "it is not of the form 'http://host:port'";
-        let uri: Uri = target.parse().map_err(|_| refused(form))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(refused("TLS is not supported: use 'http://'")),
-            _ => return Err(refused(form)),
-        }
-        let has_path = !matches!(uri.path(), "" | "/") || uri.query().is_some();
-        match uri.authority() {
-            Some(authority) if !has_path && !authority.as_str().contains('@') => Ok(Self {
-                target: target.to_owned(),
-                authority: authority.clone(),
-                runtime: Handle::current(),
-                state: watch::Sender::default(),
-            }),
-            _ => Err(refused(form)),
+    pub(super) fn new(target: Target) -> Self {
+        Self {
+            target: Arc::new(target),
+            runtime: Handle::current(),
+            state: watch::Sender::default(),
         }
     }
 
     pub(super) fn target(&self) -> &str {
-        &self.target
+        self.target.text()
     }
 
     /// Returns the URI of a method.
     pub(super) fn uri(&self, path: PathAndQuery) -> Option<Uri> {
-        let uri = Uri::builder().scheme(Scheme::HTTP);
-        let uri = uri.authority(self.authority.clone()).path_and_query(path);
-        uri.build().ok()
+        self.target.uri(path)
     }
 
     /// Returns the connection, and waits for the attempt to make it if there is none.
@@ -201,7 +183,7 @@ impl Connection {
     ///
     /// Returns the error of this attempt, or at once that of the latest one, until the next is due.
     pub(super) async fn get(&self) -> Result<Connected, GrpcConnectError> {
-        let begin = |state: &mut State| state.begin(&self.target);
+        let begin = |state: &mut State| state.begin(self.target());
         if self.state.send_if_modified(begin) {
             self.attempt();
         }
@@ -220,11 +202,11 @@ impl Connection {
     /// Starts an attempt, as a task: whoever calls may be on a thread without tokio, and may go.
     fn attempt(&self) {
         let attempt = Attempt {
-            target: self.target.clone(),
+            target: Arc::clone(&self.target),
             state: self.state.clone(),
             outcome: None,
         };
-        self.runtime.spawn(attempt.run(self.authority.clone()));
+        self.runtime.spawn(attempt.run());
     }
 
     /// Returns a timer that ends at the deadline. It may be polled on any thread.
@@ -257,15 +239,15 @@ impl Connection {
 /// One attempt to connect. Its outcome reaches the channel when it is dropped, so that calls do not wait
 /// for one whose runtime has been shut down.
 struct Attempt {
-    target: String,
+    target: Arc<Target>,
     state: watch::Sender<State>,
     outcome: Option<Result<Sender, GrpcConnectError>>,
 }
 
 impl Attempt {
-    async fn run(mut self, authority: Authority) {
-        let outcome = timeout(CONNECT_TIMEOUT, connect(&authority)).await;
-        let target = self.target.clone();
+    async fn run(mut self) {
+        let outcome = timeout(CONNECT_TIMEOUT, connect(&self.target)).await;
+        let target = self.target.text().to_owned();
         self.outcome = Some(match outcome {
             Ok(connected) => connected.map_err(|error| GrpcConnectError::Connect {
                 target,
@@ -283,7 +265,7 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         let outcome = self.outcome.take().unwrap_or_else(|| {
             Err(GrpcConnectError::Connect {
-                target: self.target.clone(),
+                target: self.target.text().to_owned(),
                 source: Arc::new(io::Error::other("its tokio runtime has been shut down")),
             })
         });

@@ -19,7 +19,16 @@ pub enum GrpcConnectError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The server cannot be reached, or does not speak HTTP/2.
+    /// The roots of the system cannot be used, or the host is no name that a certificate can have.
+    #[cfg(feature = "tls")]
+    #[error("cannot connect to {target}: {source}")]
+    Tls {
+        /// The target, as the application specified it.
+        target: String,
+        /// The reason.
+        source: Arc<verbline::tls::TlsError>,
+    },
+    /// The server cannot be reached, does not speak HTTP/2, or has not proved who it is.
     #[error("cannot connect to {target}: {source}")]
     Connect {
         /// The target, as the application specified it.

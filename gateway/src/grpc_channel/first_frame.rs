@@ -5,7 +5,6 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::oneshot;
 
 /// Bytes of the head of a frame: its length, type, flags and stream (RFC 9113, 4.1).
@@ -15,22 +14,22 @@ const HEAD_LEN: usize = 9;
 const SETTINGS: u8 = 4;
 
 /// Reads for HTTP/2's implementation, and looks at what comes first.
-pub(super) struct FirstFrame {
-    stream: OwnedReadHalf,
+pub(super) struct FirstFrame<R> {
+    reader: R,
     head: Vec<u8>,
     found: Option<oneshot::Sender<io::Result<()>>>,
 }
 
-impl FirstFrame {
+impl<R> FirstFrame<R> {
     /// Returns the reader, and what waits for the first frame.
     ///
     /// # Errors
     ///
     /// The latter returns an error if something else comes, or if the connection ends before.
-    pub(super) fn of(stream: OwnedReadHalf) -> (Self, impl Future<Output = io::Result<()>>) {
+    pub(super) fn of(reader: R) -> (Self, impl Future<Output = io::Result<()>>) {
         let (found, finds) = oneshot::channel();
         let reader = Self {
-            stream,
+            reader,
             head: Vec::new(),
             found: Some(found),
         };
@@ -48,7 +47,7 @@ impl FirstFrame {
 }
 
 /// HTTP/2's implementation gives the reader up at the end, or when it makes nothing of the first bytes.
-impl Drop for FirstFrame {
+impl<R> Drop for FirstFrame<R> {
     fn drop(&mut self) {
         self.tell(Ok(()));
     }
@@ -60,25 +59,26 @@ fn judge(head: &[u8]) -> io::Result<()> {
         [] => "the server closed the connection without a word of HTTP/2",
         [b'H', b'T', b'T', b'P', b'/', ..] => "the server speaks HTTP/1, and not HTTP/2",
         // An alert, or a part of a handshake.
-        [0x15 | 0x16, 3, ..] => "the server speaks TLS, which is not supported",
+        [0x15 | 0x16, 3, ..] => "the server speaks TLS: use 'https://'",
         _ => "the server does not speak HTTP/2",
     };
     Err(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
-impl AsyncRead for FirstFrame {
+impl<R: AsyncRead + Unpin> AsyncRead for FirstFrame<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        if let Err(error) = ready!(pin!(&mut self.stream).poll_read(cx, buf)) {
+        if let Err(error) = ready!(pin!(&mut self.reader).poll_read(cx, buf)) {
+            let copy = io::Error::new(error.kind(), error.to_string());
             // What came before says more: a server that speaks TLS sends an alert, and resets.
             if self.head.is_empty() {
-                self.tell(Err(io::Error::new(error.kind(), error.to_string())));
+                self.tell(Err(error));
             }
-            return Poll::Ready(Err(error));
+            return Poll::Ready(Err(copy));
         }
         let missing = HEAD_LEN - self.head.len();
         let read = &buf.filled()[before..];

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  generated client ─▶ GrpcChannel ─▶ connection.rs: one connection, made again when it has ended
-//!                          │          └▶ connect.rs, first_frame.rs: one attempt
+//!                          │          └▶ connect.rs, tls.rs, first_frame.rs: one attempt
 //!                          │ upload.rs:   messages ─▶ the body of the request
 //!                          └ download.rs: the body of the response ─▶ messages, and how the call ended
 //! ```
@@ -12,6 +12,9 @@ mod connection;
 mod download;
 mod error;
 mod first_frame;
+mod target;
+#[cfg(feature = "tls")]
+mod tls;
 mod upload;
 
 #[cfg(test)]
@@ -34,6 +37,7 @@ use self::connection::Connection;
 use self::download::Download;
 pub use self::error::GrpcConnectError;
 use self::error::{failed, with_source};
+use self::target::Target;
 use self::upload::{RequestBody, Sending, Upload, encode};
 use crate::headers::{GRPC, GRPC_TIMEOUT, write_metadata};
 
@@ -47,7 +51,7 @@ const MAX_MESSAGE_LEN: usize = 4 << 20;
 /// How many connections a request tries that was not written to the ones before.
 const ATTEMPTS: usize = 3;
 
-/// A client of a gRPC server of any kind, over HTTP/2 without TLS. Cheap to clone.
+/// A client of a gRPC server of any kind, over HTTP/2, in plain text or over TLS 1.3. Cheap to clone.
 ///
 /// Generated clients take it as they take a [`Channel`](verbline::Channel). It has one connection, which
 /// the first call makes, and which is made again when it has ended. It needs tokio: it uses the runtime
@@ -103,34 +107,79 @@ impl GrpcChannel {
     /// Creates a channel to `http://host:port`, and waits until the server speaks HTTP/2. Must be called
     /// in a tokio runtime.
     ///
+    /// With the feature `tls`, the target may be `https://host:port`. The system's roots then say which
+    /// authorities are believed, and no certificate is shown: see `connect_with_tls`.
+    ///
     /// # Errors
     ///
-    /// Returns an error if the target is not of this form, if the server cannot be reached, or if it does
-    /// not speak HTTP/2.
+    /// Returns an error if the target is not of this form, if the server cannot be reached, if it does not
+    /// speak HTTP/2, or if it does not prove its name.
     ///
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
     pub async fn connect(target: &str) -> Result<Self, GrpcConnectError> {
-        let channel = Self::connect_lazy(target)?;
-        channel.connection.get().await?;
-        Ok(channel)
+        Self::connect_lazy(target)?.connected().await
     }
 
     /// Creates a channel whose first call connects.
     ///
     /// # Errors
     ///
-    /// Returns an error if the target is not of the form `http://host:port`.
+    /// Returns an error if the target is not of a form that [`connect`](Self::connect) takes.
     ///
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
     pub fn connect_lazy(target: &str) -> Result<Self, GrpcConnectError> {
-        Ok(Self {
-            connection: Arc::new(Connection::new(target)?),
+        Ok(Self::to(Target::new(target)?))
+    }
+
+    /// Creates a channel to `https://host:port`, as [`connect`](Self::connect) does, which believes, expects
+    /// and shows what `tls` says. Without a port, it is 443.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect). A target with `http://` is refused.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    #[cfg(feature = "tls")]
+    pub async fn connect_with_tls(
+        target: &str,
+        tls: verbline::tls::ClientTls,
+    ) -> Result<Self, GrpcConnectError> {
+        Self::connect_lazy_with_tls(target, tls)?.connected().await
+    }
+
+    /// Creates a channel to `https://host:port`, whose first call connects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the target is not of this form.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    #[cfg(feature = "tls")]
+    pub fn connect_lazy_with_tls(
+        target: &str,
+        tls: verbline::tls::ClientTls,
+    ) -> Result<Self, GrpcConnectError> {
+        Ok(Self::to(Target::with_tls(target, tls)?))
+    }
+
+    fn to(target: Target) -> Self {
+        Self {
+            connection: Arc::new(Connection::new(target)),
             max_message_len: MAX_MESSAGE_LEN,
-        })
+        }
+    }
+
+    async fn connected(self) -> Result<Self, GrpcConnectError> {
+        self.connection.get().await?;
+        Ok(self)
     }
 
     /// Sets the length in bytes of the longest message that is received: 4 MiB by default.

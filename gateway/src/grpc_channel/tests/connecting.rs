@@ -12,7 +12,8 @@ use super::*;
 #[tokio::test]
 async fn targets_of_other_forms_are_refused_with_a_sentence() {
     for (target, why) in [
-        ("https://a:1", "TLS is not supported"),
+        #[cfg(not(feature = "tls"))]
+        ("https://a:1", "enable the feature `tls`"),
         ("a:1", "not of the form"),
         ("http://", "not of the form"),
         ("http://a:1/path", "not of the form"),
