@@ -49,16 +49,8 @@ pub(crate) async fn serve((stream, address): (TcpStream, SocketAddr), shared: Sh
         Security::Plain => open_and_serve(ready(Ok((stream, client))), &shared).await,
         #[cfg(feature = "tls")]
         Security::Tls(tls) => {
-            let opening = async {
-                let (stream, certificate) = accept(stream, tls).await?;
-                let client = match certificate {
-                    Some(certificate) => client.with_certificate(&certificate)?,
-                    None => client,
-                };
-                Ok((stream, client))
-            };
             // Most of it is the handshake's, which most connections have long behind them.
-            open_and_serve(Box::pin(opening), &shared).await
+            open_and_serve(Box::pin(accept(stream, tls, client)), &shared).await
         }
     };
     if let Err(error) = served {

@@ -4,13 +4,19 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use clap::Args;
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+#[cfg(feature = "tls")]
+use verbline::tls::{ClientAuth, ClientTls, Expect, Identity, Roots, ServerTls, TlsError};
 use verbline::{Channel, Device};
 use verbline_gateway::Gateway;
 
@@ -21,13 +27,17 @@ finish, and exits with 0.
 The first line of its output is `listening at ADDRESS`. It logs to standard error, at the level that the \
 environment variable RUST_LOG names: `RUST_LOG=verbline_gateway=debug` tells why connections end.
 
-Clients of the gateway are not authenticated: listen at an address that only clients reach who may call \
-the server. The gateway is the server's only peer for all of them; a server that trusts it knows their \
-addresses. HTTP/2 is plain text.
+Without --tls-client-ca, clients of the gateway are not authenticated: listen at an address that only \
+clients reach who may call the server. Without --tls-cert, HTTP/2 is plain text. The gateway is the server's \
+only peer for all of them; a server that trusts it knows their addresses and the names in their certificates.
+
+Files of certificates and keys are PEM, and are followed: those that replace them are used some seconds later.
 
 Examples:
   verbline-gateway --listen 127.0.0.1:50052 --server 127.0.0.1:50051
-  verbline-gateway --listen 0.0.0.0:50052 --server storage-7:50051 --device mlx5_0 --max-age 1800";
+  verbline-gateway --listen 0.0.0.0:50052 --server storage-7:50051 --device mlx5_0 --max-age 1800
+  verbline-gateway --server storage-7:50051 --tls-cert gateway.pem --tls-key gateway.key \
+      --tls-client-ca clients.pem --server-ca servers.pem --server-cert gateway.pem --server-key gateway.key";
 
 /// Serves HTTP/2 gRPC in front of a Verbline server, so that stock gRPC clients and tools can call it
 #[derive(Parser)]
@@ -46,6 +56,12 @@ struct Arguments {
     /// Call servers of other hosts, containers and users, too, over TCP, in plain text
     #[arg(long)]
     allow_plaintext: bool,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    clients: ClientsTls,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    upstream: UpstreamTls,
     /// Connections that may be open at a time
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: usize,
@@ -66,6 +82,93 @@ struct Arguments {
     drain: u64,
 }
 
+/// TLS with the gateway's clients.
+#[cfg(feature = "tls")]
+#[derive(Args)]
+#[command(next_help_heading = "TLS with clients")]
+struct ClientsTls {
+    /// The gateway's certificate, and those between it and a root. Clients without TLS are refused then
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Take clients with a certificate of these authorities only
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// Take clients without a certificate, too
+    #[arg(long, requires = "tls_client_ca")]
+    tls_clients_optional: bool,
+}
+
+#[cfg(feature = "tls")]
+impl ClientsTls {
+    fn open(&self) -> Result<Option<ServerTls>, TlsError> {
+        let (Some(certificates), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let tls = ServerTls::new(Identity::from_files(certificates, key)?);
+        let auth = match self.tls_clients_optional {
+            true => ClientAuth::Optional,
+            false => ClientAuth::Required,
+        };
+        Ok(Some(match &self.tls_client_ca {
+            Some(roots) => tls.clients(Roots::from_file(roots)?, auth),
+            None => tls,
+        }))
+    }
+}
+
+/// TLS with the Verbline server.
+#[cfg(feature = "tls")]
+#[derive(Args)]
+#[command(next_help_heading = "TLS with the server")]
+struct UpstreamTls {
+    /// Connect with TLS, to a server of an authority that the system knows. The other --server options
+    /// below imply it
+    #[arg(long)]
+    server_tls: bool,
+    /// The authorities of the server's certificate. Default: those of the system
+    #[arg(long, value_name = "FILE")]
+    server_ca: Option<PathBuf>,
+    /// The name that the server's certificate is for. Default: the host of --server
+    #[arg(long, value_name = "NAME", conflicts_with = "server_spiffe")]
+    server_name: Option<String>,
+    /// The SPIFFE id that the server's certificate is for
+    #[arg(long, value_name = "ID")]
+    server_spiffe: Option<String>,
+    /// The certificate that the gateway shows to the server
+    #[arg(long, value_name = "FILE", requires = "server_key")]
+    server_cert: Option<PathBuf>,
+    /// The private key of that certificate
+    #[arg(long, value_name = "FILE", requires = "server_cert")]
+    server_key: Option<PathBuf>,
+}
+
+#[cfg(feature = "tls")]
+impl UpstreamTls {
+    fn open(&self) -> Result<Option<ClientTls>, TlsError> {
+        let name = self.server_name.clone().map(Expect::Name);
+        let expected = name.or(self.server_spiffe.clone().map(Expect::Spiffe));
+        let pair = self.server_cert.as_ref().zip(self.server_key.as_ref());
+        let is_asked_for = self.server_tls || self.server_ca.is_some();
+        if !is_asked_for && expected.is_none() && pair.is_none() {
+            return Ok(None);
+        }
+        let mut tls = ClientTls::new(match &self.server_ca {
+            Some(roots) => Roots::from_file(roots)?,
+            None => Roots::system()?,
+        });
+        if let Some((certificates, key)) = pair {
+            tls = tls.identity(Identity::from_files(certificates, key)?);
+        }
+        Ok(Some(match expected {
+            Some(expected) => tls.server(expected)?,
+            None => tls,
+        }))
+    }
+}
+
 async fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     // Before the address is printed: who reads it may send a signal.
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -76,6 +179,10 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     };
     if arguments.allow_plaintext {
         device = device.allow_plaintext();
+    }
+    #[cfg(feature = "tls")]
+    if let Some(tls) = arguments.upstream.open()? {
+        device = device.with_client_tls(tls);
     }
     let channel = Channel::builder(&device, &arguments.server)
         .max_message_len(arguments.max_message_len)
@@ -88,6 +195,10 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         .max_message_len(arguments.max_message_len)
         .message_memory(arguments.message_memory)
         .drain_time(drain_time);
+    #[cfg(feature = "tls")]
+    if let Some(tls) = arguments.clients.open()? {
+        gateway = gateway.tls(tls);
+    }
     if let Some(age) = arguments.max_age {
         gateway = gateway.max_connection_age(Duration::from_secs(age), drain_time);
     }

@@ -5,8 +5,10 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
 
 use crate::unread::{Heads, Unread};
 
@@ -15,6 +17,15 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The first byte of TLS: the type of a record with a message of the handshake.
 pub(crate) const FIRST_OF_TLS: u8 = 0x16;
+
+/// The answer to a client that begins with TLS: a frame `GOAWAY` that says `PROTOCOL_ERROR` (RFC 9113, 6.8).
+/// Libraries of TLS find that it is not TLS, and say so.
+const NO_TLS_HERE: &[u8; 17] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01";
+
+/// How long, and how many bytes, a refused client is heard. The system resets a connection that has unread
+/// bytes at its end, and a client may then not find the last words.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 64 << 10;
 
 /// The reason that a connection has not become one of HTTP/2.
 #[derive(Debug, thiserror::Error)]
@@ -56,11 +67,17 @@ pub(crate) struct Opened<S> {
 /// # Errors
 ///
 /// Returns an error if something else arrives.
-pub(crate) async fn open<S: AsyncRead + Unpin>(
-    mut stream: S,
-    unread: &Arc<Unread>,
-) -> Result<Opened<S>, NotHttp2> {
-    read_preface(&mut stream).await?;
+pub(crate) async fn open<S>(mut stream: S, unread: &Arc<Unread>) -> Result<Opened<S>, NotHttp2>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match read_preface(&mut stream).await {
+        Err(NotHttp2::TlsAtPlainPort) => {
+            refuse(stream, NO_TLS_HERE).await;
+            return Err(NotHttp2::TlsAtPlainPort);
+        }
+        read => read?,
+    }
     Ok(Opened {
         preface: PREFACE,
         stream,
@@ -85,6 +102,23 @@ async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), NotHt
         }
     }
     Ok(())
+}
+
+/// Says the last words, and hears what the client has said before it knew.
+pub(crate) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, last_words: &[u8]) {
+    let lingering = async {
+        stream.write_all(last_words).await?;
+        stream.shutdown().await?;
+        let mut heard = [0; 4096];
+        for _ in 0..LINGER_BYTES / heard.len() {
+            if stream.read(&mut heard).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // The client is refused in any case.
+    let _ = timeout(LINGER_TIME, lingering).await;
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Opened<S> {

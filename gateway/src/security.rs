@@ -17,31 +17,22 @@ pub(crate) enum Security {
 #[cfg(feature = "tls")]
 mod with_tls {
     use std::io;
-    use std::sync::Arc;
-    use std::time::Duration;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
-    use tokio::time::timeout;
     use tokio_rustls::TlsAcceptor;
     use tokio_rustls::rustls;
     use tokio_rustls::server::TlsStream;
-    use verbline::server::PeerCertificate;
+    use verbline::server::Forwarded;
     use verbline::tls::ServerTls;
     use verbline_tls::{HandshakeError, Role, http2_peer};
 
-    use crate::preface::{FIRST_OF_TLS, NotHttp2};
+    use crate::preface::{FIRST_OF_TLS, NotHttp2, refuse};
 
     /// The alert `unexpected_message` (RFC 8446, 6): it tells a client without TLS that this is TLS.
     const ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 10];
 
-    /// How long, and how many bytes, a refused client is heard. The system resets a connection that has
-    /// unread bytes at its end, and a client may then not find the alert that tells it why.
-    const LINGER_TIME: Duration = Duration::from_secs(1);
-    const LINGER_BYTES: usize = 64 << 10;
-
-    /// Makes the handshake with a client. A message of it may have 64 KiB, by rustls' own limit. Returns
-    /// the certificate that the client has shown.
+    /// Makes the handshake with a client, and adds its certificate to what is said of it. A message of the
+    /// handshake may have 64 KiB, by rustls' own limit.
     ///
     /// # Errors
     ///
@@ -49,27 +40,40 @@ mod with_tls {
     pub(crate) async fn accept(
         stream: TcpStream,
         tls: &ServerTls,
-    ) -> Result<(TlsStream<TcpStream>, Option<Arc<PeerCertificate>>), NotHttp2> {
+        client: Forwarded,
+    ) -> Result<(TlsStream<TcpStream>, Forwarded), NotHttp2> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 0 {
             return Err(NotHttp2::Ended);
         }
         if first[0] != FIRST_OF_TLS {
-            linger(stream, &ALERT).await;
+            refuse(stream, &ALERT).await;
             return Err(NotHttp2::PlainAtTlsPort);
         }
         // The configuration of now: the files of the identity may have changed.
         let handshake = TlsAcceptor::from(tls.http2_config()).accept(stream);
-        match handshake.into_fallible().await {
-            Ok(secured) => {
-                let peer = http2_peer(Role::Server, secured.get_ref().1)?;
-                Ok((secured, peer))
-            }
+        let stream = match handshake.into_fallible().await {
+            Ok(stream) => stream,
             Err((error, stream)) => {
-                linger(stream, &[]).await;
-                Err(of_accept(error))
+                refuse(stream, &[]).await;
+                return Err(of_accept(error));
+            }
+        };
+        match name(&stream, client) {
+            Ok(client) => Ok((stream, client)),
+            Err(error) => {
+                refuse(stream, &[]).await;
+                Err(error)
             }
         }
+    }
+
+    fn name(stream: &TlsStream<TcpStream>, client: Forwarded) -> Result<Forwarded, NotHttp2> {
+        let certificate = http2_peer(Role::Server, stream.get_ref().1)?;
+        Ok(match certificate {
+            Some(certificate) => client.with_certificate(&certificate)?,
+            None => client,
+        })
     }
 
     fn of_accept(error: io::Error) -> NotHttp2 {
@@ -85,22 +89,5 @@ mod with_tls {
 
     fn of_rustls(error: rustls::Error) -> HandshakeError {
         HandshakeError::of_http2(Role::Server, error)
-    }
-
-    /// Says the last words, and hears what the client has said before it knew.
-    async fn linger(mut stream: TcpStream, last_words: &[u8]) {
-        let lingering = async {
-            stream.write_all(last_words).await?;
-            stream.shutdown().await?;
-            let mut heard = [0; 4096];
-            for _ in 0..LINGER_BYTES / heard.len() {
-                if stream.read(&mut heard).await? == 0 {
-                    break;
-                }
-            }
-            io::Result::Ok(())
-        };
-        // The client is refused in any case.
-        let _ = timeout(LINGER_TIME, lingering).await;
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use rpc_core::PeerCertificate;
-use rustls::{AlertDescription, CommonState, Error};
+use rustls::{AlertDescription, CommonState, Error, InvalidMessage};
 
 use crate::certificate;
 use crate::configs::HTTP2;
@@ -22,6 +22,7 @@ impl HandshakeError {
             | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
                 Self::NotHttp2 { role }
             }
+            Error::InvalidMessage(InvalidMessage::InvalidContentType) => Self::NotTls,
             source => Self::Tls { role, source },
         }
     }

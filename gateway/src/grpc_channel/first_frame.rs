@@ -13,6 +13,9 @@ const HEAD_LEN: usize = 9;
 /// The type of `SETTINGS`, which a server sends first (RFC 9113, 3.4).
 const SETTINGS: u8 = 4;
 
+/// What a server has done that has sent nothing.
+pub(super) const CLOSED: &str = "the server closed the connection without a word of HTTP/2";
+
 /// Reads for HTTP/2's implementation, and looks at what comes first.
 pub(super) struct FirstFrame<R> {
     reader: R,
@@ -56,7 +59,7 @@ impl<R> Drop for FirstFrame<R> {
 fn judge(head: &[u8]) -> io::Result<()> {
     let what = match head {
         [_, _, _, SETTINGS, _, 0, 0, 0, 0] => return Ok(()),
-        [] => "the server closed the connection without a word of HTTP/2",
+        [] => CLOSED,
         [b'H', b'T', b'T', b'P', b'/', ..] => "the server speaks HTTP/1, and not HTTP/2",
         // An alert, or a part of a handshake.
         [0x15 | 0x16, 3, ..] => "the server speaks TLS: use 'https://'",

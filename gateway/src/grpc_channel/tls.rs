@@ -9,6 +9,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use verbline::tls::ClientTls;
 use verbline_tls::{HandshakeError, Role, http2_peer};
 
+use super::first_frame::CLOSED;
+
 /// Makes the handshake, and checks that the server speaks HTTP/2.
 pub(super) async fn secure(
     stream: TcpStream,
@@ -28,6 +30,10 @@ pub(super) async fn secure(
 /// Says in a sentence what an error of TLS means, and leaves others as they are. A server that refuses the
 /// client's certificate says so when the handshake is complete at the client.
 pub(super) fn explained(error: io::Error) -> io::Error {
+    // An end without the last word of TLS.
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return io::Error::new(error.kind(), CLOSED);
+    }
     let of_tls = error.get_ref().and_then(|error| error.downcast_ref());
     let Some(of_tls) = of_tls.cloned() else {
         return error;

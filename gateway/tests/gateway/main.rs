@@ -14,5 +14,7 @@ mod raw;
 #[path = "../../../interop/src/service.rs"]
 mod service;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod torn;
 mod way_back;
