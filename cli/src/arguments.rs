@@ -16,10 +16,11 @@ use verbline::{Metadata, MetadataKey};
 
 use crate::bench::arguments::{Bench, Report};
 use crate::method_name::MethodName;
+use crate::security::Tls;
 
 const AFTER_HELP: &str = "\
-ADDRESS is `host:port` for a Verbline server, over --device, and `http://host:port` for any gRPC server, over \
-HTTP/2 in plain text.
+ADDRESS is `host:port` for a Verbline server, over --device; for any gRPC server, it is `http://host:port`, over \
+HTTP/2 in plain text, or `https://host:port`, over TLS.
 
 Exit codes: 0 for success, 2 for a wrong command line, and 1 for what is wrong on this side: types that are not \
 known, JSON that does not fit, a device that cannot be used. `call`: 64 and the number of the status, 65 to 80, \
@@ -32,6 +33,7 @@ Examples:
   verbline describe 127.0.0.1:50051 verbline.greeter.Greeter
   verbline call 127.0.0.1:50051 verbline.greeter.Greeter/SayHello -d '{\"name\": \"Ada\"}'
   verbline health http://127.0.0.1:50052 --watch
+  verbline call https://shop.example shop.Cart/Show --ca roots.pem --cert me.pem --key me.key
   verbline bench 127.0.0.1:50051 verbline.greeter.Greeter/SayHello -d '{\"name\": \"Ada\"}' --rate 20k --report ada.html";
 
 /// Lists, describes, calls, probes and loads Verbline servers and gRPC servers
@@ -66,7 +68,7 @@ pub(crate) enum Command {
 /// Which server, and how it is reached.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
-    /// The server: host:port of a Verbline server, or http://host:port of a gRPC server
+    /// The server: host:port of a Verbline server, or http://host:port or https://host:port of a gRPC server
     pub(crate) address: String,
     /// The device to a Verbline server: soft, tcp, or an RDMA device (mlx5_0, mlx5_0:1:3, @eth0,
     /// 'mlx5_0?tc=104'). Default: the best one, or the one that VERBLINE_DEVICE names
@@ -86,6 +88,8 @@ pub(crate) struct Connection {
     /// Bytes of the longest message that is received
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub(crate) max_message_len: usize,
+    #[command(flatten)]
+    pub(crate) tls: Tls,
 }
 
 /// Where types come from, if not from the server's reflection.

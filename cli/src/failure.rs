@@ -27,9 +27,11 @@ pub(crate) enum Failure {
     Device(#[from] DeviceError),
     #[error(
         "{address} is a gRPC server, over HTTP/2, and has nothing to do with the device '{device}': leave --device \
-         out, or http:// if it is a Verbline server"
+         out, or what stands before :// if it is a Verbline server"
     )]
     NoDevice { address: String, device: String },
+    #[error("{0}")]
+    Tls(#[from] verbline::tls::TlsError),
     #[error("{0}")]
     Fabric(#[from] FabricError),
     #[error("{what}{hint}", what = .0, hint = .0.hint())]
@@ -218,9 +220,16 @@ trait Hint {
 
 impl Hint for ChannelError {
     fn hint(&self) -> &'static str {
-        match self {
-            Self::Connect(error) if matches!(**error, ConnectError::NotVerbline { .. }) => {
+        let Self::Connect(error) = self else {
+            return "";
+        };
+        match &**error {
+            ConnectError::NotVerbline { .. } => {
                 ". If it is a gRPC server, write http:// before the address"
+            }
+            // Its words are for programs.
+            ConnectError::Refused { reason, .. } if reason.contains("`with_client_tls`") => {
+                ". Of this program, that is --ca FILE, or --tls"
             }
             _ => "",
         }
@@ -231,7 +240,9 @@ impl Hint for GrpcConnectError {
     fn hint(&self) -> &'static str {
         match self {
             Self::Connect { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => "",
-            Self::Connect { .. } | Self::Timeout { .. } => {
+            Self::Connect { target, .. } | Self::Timeout { target, .. }
+                if target.starts_with("http://") =>
+            {
                 ". If it is a Verbline server, leave http:// out"
             }
             _ => "",
@@ -271,7 +282,7 @@ impl Failure {
                 ConnectError::Address { .. } | ConnectError::Device { .. } => None,
                 _ => Some(Code::Unavailable),
             },
-            Self::Grpc(GrpcConnectError::Target { .. }) => None,
+            Self::Grpc(GrpcConnectError::Target { .. } | GrpcConnectError::Tls { .. }) => None,
             Self::Grpc(_) => Some(Code::Unavailable),
             Self::ConnectTimeout { .. } => Some(Code::DeadlineExceeded),
             Self::BadReflection { .. } => Some(Code::Internal),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  arguments.rs ─▶ target.rs ─▶ list.rs                             the names of a server
-//!                  a channel    describe.rs ─▶ proto_text.rs         the text of a .proto
+//!   security.rs    a channel    describe.rs ─▶ proto_text.rs         the text of a .proto
 //!                               call.rs ─▶ from_json.rs, to_json.rs messages
 //!                               health.rs                           for probes
 //!                               bench/                              loads
@@ -28,6 +28,7 @@ mod proto_text;
 mod reflection;
 mod report;
 mod schema;
+mod security;
 mod target;
 mod to_json;
 

@@ -99,9 +99,13 @@ pub(crate) fn device(connection: &Connection) -> Result<Device, Failure> {
         Some(name) => Device::open(name)?,
         None => Device::best()?,
     };
-    Ok(match connection.allow_plaintext {
+    let device = match connection.allow_plaintext {
         true => device.allow_plaintext(),
         false => device,
+    };
+    Ok(match connection.tls.open()? {
+        Some(tls) => device.with_client_tls(tls),
+        None => device,
     })
 }
 
@@ -113,7 +117,11 @@ pub(crate) async fn connect_grpc(connection: &Connection) -> Result<GrpcChannel,
             device: device.clone(),
         });
     }
-    let channel = GrpcChannel::connect(&connection.address).await?;
+    let address = &connection.address;
+    let channel = match connection.tls.open()? {
+        Some(tls) => GrpcChannel::connect_with_tls(address, tls).await?,
+        None => GrpcChannel::connect(address).await?,
+    };
     Ok(channel.max_message_len(connection.max_message_len))
 }
 

@@ -45,7 +45,6 @@ fn a_wrong_command_line_is_2() {
 fn an_address_that_is_none_is_refused() {
     for (address, says) in [
         ("localhost", "expected host:port"),
-        ("https://localhost:1", "TLS is not supported"),
         ("ftp://localhost:1", "cannot connect to 'ftp://localhost:1'"),
     ] {
         let said = verbline(&["list", address]).failed(1);

@@ -12,3 +12,4 @@ mod list;
 mod program;
 mod server;
 mod streams;
+mod tls;
