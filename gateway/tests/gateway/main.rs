@@ -10,6 +10,8 @@ mod interop;
 mod lifecycle;
 mod mapping;
 mod naive;
+#[cfg(feature = "tls")]
+mod program;
 mod raw;
 #[path = "../../../interop/src/service.rs"]
 mod service;

@@ -20,7 +20,7 @@ const SAY_HELLO: &str = "/verbline.greeter.Greeter/SayHello";
 const SPIFFE_ID: &str = "spiffe://example.org/orders";
 
 /// Greets a client by what the gateway says of it.
-struct ByForwarded;
+pub(crate) struct ByForwarded;
 
 impl Greeter for ByForwarded {
     async fn say_hello(
@@ -34,11 +34,11 @@ impl Greeter for ByForwarded {
     }
 }
 
-fn identity(issued: &Issued) -> Identity {
+pub(crate) fn identity(issued: &Issued) -> Identity {
     Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes()).unwrap()
 }
 
-fn roots(authority: &Authority) -> Roots {
+pub(crate) fn roots(authority: &Authority) -> Roots {
     Roots::from_pem(authority.pem().as_bytes()).unwrap()
 }
 
@@ -348,4 +348,38 @@ async fn a_new_certificate_is_used_without_a_restart() {
     call(&target, with(&new)).await.unwrap();
     call(&target, with(&old)).await.unwrap_err();
     fixture.end().await;
+}
+
+/// tonic's own server, which has no service.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stock_server_is_called() {
+    let authority = Authority::new("root");
+    let issued = authority.issue(&local_server());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = format!("https://{}", listener.local_addr().unwrap());
+    let identity = tonic::transport::Identity::from_pem(&issued.certificate, &issued.key);
+    let tls = tonic::transport::ServerTlsConfig::new().identity(identity);
+    let server = tonic::transport::Server::builder()
+        .tls_config(tls)
+        .unwrap()
+        .add_routes(tonic::service::Routes::default())
+        .serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener));
+    let server = tokio::spawn(server);
+    let device = Device::open("soft").unwrap();
+    let tls = ClientTls::new(roots(&authority));
+    let channel = AnyChannel::connect_with_tls(&device, &target, tls).await;
+    let greeter = GreeterClient::new(channel.unwrap());
+    let error = greeter
+        .say_hello(HelloRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), rpc_core::Code::Unimplemented);
+    assert_eq!(error.execution(), rpc_core::Execution::Answered);
+    // The system does not know the authority.
+    let error = GrpcChannel::connect(&target).await.unwrap_err().to_string();
+    assert!(
+        error.contains("does not trust") || error.contains("no root certificate"),
+        "{error}"
+    );
+    server.abort();
 }
