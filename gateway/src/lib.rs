@@ -67,6 +67,6 @@ pub use self::grpc_channel::{GrpcChannel, GrpcConnectError};
 pub use self::limits::GatewayLimits;
 
 /// The programs of the guide are compiled.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../docs/gateway.md")]
 struct Guide;

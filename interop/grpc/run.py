@@ -3,6 +3,7 @@
     run.py           all parts
     run.py stock     the stock clients against the stock server: Verbline has no part in it
     run.py gateway   the stock clients through the gateway
+    run.py tls       the same through a gateway with TLS
     run.py back      Verbline's client against the stock server
     run.py tool      the program `verbline` at stock servers, and its JSON beside Python's
 
@@ -23,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "debug")
 SERVER = [sys.executable, os.path.join(HERE, "python/server.py")]
+CERTIFICATES = os.path.join(ROOT, "target/grpc/certificates")
 CLIENTS = {
     "python": [sys.executable, os.path.join(HERE, "python/client.py")],
     "node": ["node", os.path.join(HERE, "node/client.js")]}
@@ -104,8 +106,15 @@ def route_guide_server():
     return verbline("route_guide_server", "127.0.0.1:0")
 
 
-def gateway(server):
-    return verbline("verbline-gateway", "--listen", "127.0.0.1:0", "--server", server.address)
+def gateway(server, *options):
+    return verbline("verbline-gateway", "--listen", "127.0.0.1:0", "--server", server.address, *options)
+
+
+def issue(name, *options):
+    """Has openssl issue a certificate, by the commands of docs/gateway.md."""
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "90"]
+    files = ["-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+    subprocess.run([*new, *files, *options], cwd=CERTIFICATES, stderr=subprocess.DEVNULL, check=True)
 
 
 class Run:
@@ -119,9 +128,10 @@ class Run:
         host, port = self.unused.getsockname()
         self.nobody = f"{host}:{port}"
 
-    def run(self, client, targets, stops=None):
-        """Runs cases at addresses, as the clients take them. `stops` is the server that one of them stops."""
-        environment = dict(os.environ)
+    def run(self, client, targets, stops=None, tls=None):
+        """Runs cases at addresses, as the clients take them. `stops` is the server that one of them stops, and `tls`
+        the variables of `as_client`."""
+        environment = {**os.environ, **(tls or {})}
         if stops:
             environment["SERVER_PID"] = str(stops.process.pid)
         command = [*CLIENTS[client], *targets]
@@ -224,6 +234,35 @@ def through_gateway(run):
                 run.check_uploads(server, complete=1)
 
 
+def as_client(roots, name=None):
+    """The variables of a client with TLS."""
+    path = lambda file: os.path.join(CERTIFICATES, file)
+    shown = {"TLS_CERTIFICATE": path(f"{name}.pem"), "TLS_KEY": path(f"{name}.key")} if name else {}
+    return {"TLS_ROOTS": path(f"{roots}.pem"), **shown}
+
+
+def over_tls(run):
+    """The same cases, at a gateway with TLS that demands certificates."""
+    os.makedirs(CERTIFICATES, exist_ok=True)
+    issue("root")
+    issue("other")
+    leaf = ["-CA", "root.pem", "-CAkey", "root.key", "-addext", "basicConstraints=critical,CA:FALSE", "-addext"]
+    issue("gateway", *leaf, "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    issue("ada", *leaf, "subjectAltName=URI:spiffe://example.org/ada")
+    files = [os.path.join(CERTIFICATES, file) for file in ["gateway.pem", "gateway.key", "root.pem"]]
+    options = ["--tls-cert", files[0], "--tls-key", files[1], "--tls-client-ca", files[2]]
+    for client in CLIENTS:
+        with interop_server() as server, gateway(server) as plain, gateway(server, *options) as at:
+            heading("TLS: a client that does not believe the gateway, one without a certificate, and plain text")
+            for tls in [as_client("other", "ada"), as_client("root"), {}]:
+                run.refused_at(at.address, client, ["empty_unary", "ping_pong"], "UNAVAILABLE", tls=tls)
+            heading("TLS at a gateway without it")
+            run.refused_at(plain.address, client, ["empty_unary"], "UNAVAILABLE", tls=as_client("root"))
+            heading("The interop server, through a gateway with TLS")
+            tls = as_client("root", "ada")
+            run.passed_at(at, client, INTEROP + SERVICES[client] + SHUTDOWN, stops=server, tls=tls)
+
+
 def back(run):
     """Verbline's client at grpcio's server."""
     cases = [case for case in INTEROP if case not in BESIDE_GRPC]
@@ -250,7 +289,7 @@ def tool(run):
         sys.exit(f"!! The cases of the program have ended with status {ended.returncode}: they have an error of their own")
 
 
-PARTS = {"stock": stock, "gateway": through_gateway, "back": back, "tool": tool}
+PARTS = {"stock": stock, "gateway": through_gateway, "tls": over_tls, "back": back, "tool": tool}
 
 
 def main():

@@ -2,6 +2,7 @@
 "use strict";
 
 const assert = require("node:assert");
+const fs = require("node:fs");
 const { grpc } = require("./protos");
 
 // For every call, so that none hangs.
@@ -45,10 +46,21 @@ function isCallError(error) {
   return error.metadata instanceof grpc.Metadata;
 }
 
+// The bytes of the file that an environment variable names, if it is set.
+function read(variable) {
+  const path = process.env[variable];
+  return path ? fs.readFileSync(path) : null;
+}
+
+// Connects: with TLS if TLS_ROOTS names a file, and as the client of TLS_CERTIFICATE and TLS_KEY, if they do.
 function connect(service, target, options = {}) {
   // By default, the channels of a process share their connections.
   const own = { "grpc.use_local_subchannel_pool": 1 };
-  return new service(target, grpc.credentials.createInsecure(), { ...own, ...options });
+  const roots = read("TLS_ROOTS");
+  const credentials = roots
+    ? grpc.credentials.createSsl(roots, read("TLS_KEY"), read("TLS_CERTIFICATE"))
+    : grpc.credentials.createInsecure();
+  return new service(target, credentials, { ...own, ...options });
 }
 
 function deadline(ms = TIMEOUT_MS) {

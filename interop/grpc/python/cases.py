@@ -3,6 +3,7 @@
 A case gets a channel and the address of the server. It returns the sizes that it has used, and raises `Failure`.
 """
 
+import os
 import queue
 import time
 
@@ -28,9 +29,21 @@ METADATA = [("x-grpc-test-echo-initial", "test_initial_metadata_value"),
             ("x-grpc-test-echo-trailing-bin", b"\xab\xab\xab")]
 
 
+def read(variable):
+    """The bytes of the file that an environment variable names, if it is set."""
+    path = os.environ.get(variable)
+    return path and open(path, "rb").read()
+
+
 def connect(target):
+    """Connects: with TLS if TLS_ROOTS names a file, and as the client of TLS_CERTIFICATE and TLS_KEY, if they do."""
     # By default, the channels of a process share their connections.
-    return grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    roots = read("TLS_ROOTS")
+    if not roots:
+        return grpc.insecure_channel(target, options=options)
+    credentials = grpc.ssl_channel_credentials(roots, read("TLS_KEY"), read("TLS_CERTIFICATE"))
+    return grpc.secure_channel(target, credentials, options=options)
 
 
 def test_service(channel):
