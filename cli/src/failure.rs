@@ -227,6 +227,11 @@ impl Hint for ChannelError {
             ConnectError::NotVerbline { .. } => {
                 ". If it is a gRPC server, write http:// before the address"
             }
+            ConnectError::Security { source, .. }
+                if source.to_string().contains("is no Verbline server") =>
+            {
+                ". If it is a gRPC server, write https:// before the address"
+            }
             // Its words are for programs.
             ConnectError::Refused { reason, .. } if reason.contains("`with_client_tls`") => {
                 ". Of this program, that is --ca FILE, or --tls"

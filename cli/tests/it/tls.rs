@@ -213,6 +213,10 @@ fn plain_text_and_tls_do_not_mix() {
     let said = server.run(&["list", &server.direct], &[]).failed(69);
     assert!(said.contains("TLS only") && said.contains("--ca"), "{said}");
 
+    let other = server.grpc.replace("https://", "");
+    let said = server.run(&["list", &other], &ADA).failed(69);
+    assert!(said.contains("write https:// before"), "{said}");
+
     let plain = crate::server::Fixture::without_reflection();
     let said = server.run(&["list", &plain.address], &ADA).failed(69);
     assert!(said.contains("in the clear"), "{said}");

@@ -83,7 +83,7 @@ fn garbage(number: u64) -> Vec<u8> {
     after_preface
 }
 
-fn send_garbage(address: SocketAddr, number: u64) {
+pub(crate) fn send_garbage(address: SocketAddr, number: u64) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_millis(20)))

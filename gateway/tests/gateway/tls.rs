@@ -14,7 +14,12 @@ use verbline::Device;
 use verbline::tls::{ClientAuth, ClientTls, Expect, Identity, Roots, ServerTls};
 use verbline_gateway::{AnyChannel, GatewayBuilder, GrpcChannel};
 
+use crate::hostile::{LIST_FEATURES, send_garbage};
+use crate::raw::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame, headers,
+};
 use crate::support::{Client, Fixture};
+use crate::torn::counting;
 
 const SAY_HELLO: &str = "/verbline.greeter.Greeter/SayHello";
 const SPIFFE_ID: &str = "spiffe://example.org/orders";
@@ -382,4 +387,52 @@ async fn a_stock_server_is_called() {
         "{error}"
     );
     server.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_ends_its_own_connection_only() {
+    let authority = Authority::new("root");
+    let fixture = start_with(server_tls(&authority)).await;
+    let address = fixture.address;
+    let garbage = tokio::task::spawn_blocking(move || {
+        (0..120).for_each(|number| send_garbage(address, number));
+    });
+    garbage.await.unwrap();
+    let target = format!("https://{address}");
+    let tls = ClientTls::new(roots(&authority));
+    assert_eq!(call(&target, tls).await.unwrap(), "nobody");
+    fixture.end().await;
+}
+
+/// The records of TLS hide no stalled response: its bytes wait in front of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_reads_is_cut_off() {
+    let authority = Authority::new("root");
+    let tls = server_tls(&authority);
+    let configure = |builder: GatewayBuilder| {
+        let builder = builder.stall_time(Duration::from_millis(300));
+        builder.tls(tls)
+    };
+    let fixture = counting(configure).await.0;
+    let client_tls = ClientTls::new(roots(&authority));
+    let connector = tokio_rustls::TlsConnector::from(client_tls.http2_config());
+    let socket = TcpStream::connect(fixture.address).await.unwrap();
+    let name = client_tls.server_name("localhost").unwrap();
+    let mut attacker = connector.connect(name, socket).await.unwrap();
+    let request = [
+        PREFACE.to_vec(),
+        frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]),
+        frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes()),
+        frame(HEADERS, END_HEADERS, 1, &headers(LIST_FEATURES, &[])),
+        frame(DATA, END_STREAM, 1, &[0; 5]),
+    ];
+    attacker.write_all(&request.concat()).await.unwrap();
+    attacker.flush().await.unwrap();
+    let begun = Instant::now();
+    while fixture.channel.stats().total().streams.ended < 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody ends it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(attacker);
+    fixture.end().await;
 }
