@@ -19,8 +19,8 @@ use crate::method_name::MethodName;
 use crate::security::Tls;
 
 const AFTER_HELP: &str = "\
-ADDRESS is `host:port` for a Verbline server, over --device; for any gRPC server, it is `http://host:port`, over \
-HTTP/2 in plain text, or `https://host:port`, over TLS.
+ADDRESS is `host:port` for a Verbline server, over --device; for any gRPC server, it is \
+`http://host:port`, over HTTP/2 in plain text, or `https://host:port`, over TLS.
 
 Exit codes: 0 for success, 2 for a wrong command line, and 1 for what is wrong on this side: types that are not \
 known, JSON that does not fit, a device that cannot be used. `call`: 64 and the number of the status, 65 to 80, \
@@ -68,7 +68,8 @@ pub(crate) enum Command {
 /// Which server, and how it is reached.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
-    /// The server: host:port of a Verbline server, or http://host:port or https://host:port of a gRPC server
+    /// The server: host:port of a Verbline server, or http://host:port or https://host:port of a gRPC
+    /// server
     pub(crate) address: String,
     /// The device to a Verbline server: soft, tcp, or an RDMA device (mlx5_0, mlx5_0:1:3, @eth0,
     /// 'mlx5_0?tc=104'). Default: the best one, or the one that VERBLINE_DEVICE names

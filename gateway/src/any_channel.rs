@@ -48,8 +48,8 @@ impl AnyChannel {
     /// Connects to `http://host:port`, a gRPC server, or to `host:port`, a Verbline server, which is
     /// reached through `device`. Must be called in a tokio runtime.
     ///
-    /// With the feature `tls`, `https://host:port` is a gRPC server whose authority the system knows, as of
-    /// [`GrpcChannel::connect`]. A Verbline server is reached with the TLS of the device
+    /// With the feature `tls`, `https://host:port` is a gRPC server whose authority the system knows, as
+    /// of [`GrpcChannel::connect`]. A Verbline server is reached with the TLS of the device
     /// (`Device::with_client_tls`), if it has any.
     ///
     /// # Errors
@@ -66,8 +66,8 @@ impl AnyChannel {
         })
     }
 
-    /// Connects to `https://host:port`, a gRPC server, or to `host:port`, a Verbline server, with this TLS and
-    /// never without. For a Verbline server, it takes the place of the TLS of the device.
+    /// Connects to `https://host:port`, a gRPC server, or to `host:port`, a Verbline server, with this
+    /// TLS and never without. For a Verbline server, it takes the place of the TLS of the device.
     ///
     /// # Errors
     ///

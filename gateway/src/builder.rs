@@ -36,8 +36,8 @@ pub struct GatewayBuilder {
 }
 
 impl GatewayBuilder {
-    /// Serves HTTP/2 over TLS 1.3, and refuses clients without TLS. Each connection takes the identity and
-    /// the roots that the files have then. Default: plain text.
+    /// Serves HTTP/2 over TLS 1.3, and refuses clients without TLS. Each connection takes the identity
+    /// and the roots that the files have then. Default: plain text.
     ///
     /// What a client's certificate says goes to the server with each call, as
     /// [`Forwarded::certificate`](verbline::server::Forwarded::certificate).
@@ -110,8 +110,8 @@ impl GatewayBuilder {
         self
     }
 
-    /// Sets how long a connection may take for its first bytes: the handshake of TLS, if there is one, and
-    /// the preface of HTTP/2. Default: 5 seconds.
+    /// Sets how long a connection may take for its first bytes: the handshake of TLS, if there is one,
+    /// and the preface of HTTP/2. Default: 5 seconds.
     pub fn preface_time(mut self, time: Duration) -> Self {
         self.limits.preface_time = time;
         self

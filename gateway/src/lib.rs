@@ -21,8 +21,8 @@
 //!
 //! # One call
 //!
-//! 1. A connection begins with the handshake of TLS, if the gateway has a certificate (`security.rs`), and
-//!    with the preface of HTTP/2 (`preface.rs`). Then hyper takes it over (`connection.rs`).
+//! 1. A connection begins with the handshake of TLS, if the gateway has a certificate (`security.rs`),
+//!    and with the preface of HTTP/2 (`preface.rs`). Then hyper takes it over (`connection.rs`).
 //! 2. The path of a request is looked up among the methods that the server has named
 //!    (`upstream.rs`), its headers become metadata and a deadline (`headers.rs`).
 //! 3. Its body becomes messages (`request_body.rs`), which go out by the channel (`call.rs`). **Only a

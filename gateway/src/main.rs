@@ -28,16 +28,19 @@ The first line of its output is `listening at ADDRESS`. It logs to standard erro
 environment variable RUST_LOG names: `RUST_LOG=verbline_gateway=debug` tells why connections end.
 
 Without --tls-client-ca, clients of the gateway are not authenticated: listen at an address that only \
-clients reach who may call the server. Without --tls-cert, HTTP/2 is plain text. The gateway is the server's \
-only peer for all of them; a server that trusts it knows their addresses and the names in their certificates.
+clients reach who may call the server. Without --tls-cert, HTTP/2 is plain text. The gateway is the \
+server's only peer for all of them; a server that trusts it knows their addresses and the names in their \
+certificates.
 
-Files of certificates and keys are PEM, and are followed: those that replace them are used some seconds later.
+Files of certificates and keys are PEM, and are followed: those that replace them are used some seconds \
+later.
 
 Examples:
   verbline-gateway --listen 127.0.0.1:50052 --server 127.0.0.1:50051
   verbline-gateway --listen 0.0.0.0:50052 --server storage-7:50051 --device mlx5_0 --max-age 1800
   verbline-gateway --server storage-7:50051 --tls-cert gateway.pem --tls-key gateway.key \
-      --tls-client-ca clients.pem --server-ca servers.pem --server-cert gateway.pem --server-key gateway.key";
+      --tls-client-ca clients.pem --server-ca servers.pem --server-cert gateway.pem \\
+      --server-key gateway.key";
 
 /// Serves HTTP/2 gRPC in front of a Verbline server, so that stock gRPC clients and tools can call it
 #[derive(Parser)]

@@ -18,12 +18,12 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of TLS: the type of a record with a message of the handshake.
 pub(crate) const FIRST_OF_TLS: u8 = 0x16;
 
-/// The answer to a client that begins with TLS: a frame `GOAWAY` that says `PROTOCOL_ERROR` (RFC 9113, 6.8).
-/// Libraries of TLS find that it is not TLS, and say so.
+/// The answer to a client that begins with TLS: a frame `GOAWAY` that says `PROTOCOL_ERROR` (RFC 9113,
+/// 6.8). Libraries of TLS find that it is not TLS, and say so.
 const NO_TLS_HERE: &[u8; 17] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01";
 
-/// How long, and how many bytes, a refused client is heard. The system resets a connection that has unread
-/// bytes at its end, and a client may then not find the last words.
+/// How long, and how many bytes, a refused client is heard. The system resets a connection that has
+/// unread bytes at its end, and a client may then not find the last words.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 << 10;
 
@@ -39,8 +39,8 @@ pub(crate) enum NotHttp2 {
     #[error("it does not begin with HTTP/2's preface")]
     NoPreface,
     #[error(
-        "it begins with TLS, and the gateway has none: give the gateway a certificate (`GatewayBuilder::tls`, \
-         `--tls-cert`), or let the client call in plain text"
+        "it begins with TLS, and the gateway has none: give the gateway a certificate \
+         (`GatewayBuilder::tls`, `--tls-cert`), or let the client call in plain text"
     )]
     TlsAtPlainPort,
     #[cfg(feature = "tls")]

@@ -31,8 +31,8 @@ mod with_tls {
     /// The alert `unexpected_message` (RFC 8446, 6): it tells a client without TLS that this is TLS.
     const ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 10];
 
-    /// Makes the handshake with a client, and adds its certificate to what is said of it. A message of the
-    /// handshake may have 64 KiB, by rustls' own limit.
+    /// Makes the handshake with a client, and adds its certificate to what is said of it. A message of
+    /// the handshake may have 64 KiB, by rustls' own limit.
     ///
     /// # Errors
     ///

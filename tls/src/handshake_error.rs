@@ -72,7 +72,8 @@ fn not_http2(role: Role) -> &'static str {
             "the server speaks TLS, but not HTTP/2 over it (ALPN `h2`): check the address"
         }
         Role::Server => {
-            "the client does not offer HTTP/2 over TLS (ALPN `h2`): call with gRPC, or check what has dialed this port"
+            "the client does not offer HTTP/2 over TLS (ALPN `h2`): call with gRPC, or check what has \
+             dialed this port"
         }
     }
 }

@@ -28,7 +28,8 @@ impl HandshakeError {
     }
 }
 
-/// Returns the certificate of the peer of a handshake that is complete; `None` if a client has shown none.
+/// Returns the certificate of the peer of a handshake that is complete; `None` if a client has shown
+/// none.
 ///
 /// # Errors
 ///

@@ -112,8 +112,8 @@ impl GrpcChannel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target is not of this form, if the server cannot be reached, if it does not
-    /// speak HTTP/2, or if it does not prove its name.
+    /// Returns an error if the target is not of this form, if the server cannot be reached, if it does
+    /// not speak HTTP/2, or if it does not prove its name.
     ///
     /// # Panics
     ///
@@ -135,8 +135,8 @@ impl GrpcChannel {
         Ok(Self::to(Target::new(target)?))
     }
 
-    /// Creates a channel to `https://host:port`, as [`connect`](Self::connect) does, which believes, expects
-    /// and shows what `tls` says. Without a port, it is 443.
+    /// Creates a channel to `https://host:port`, as [`connect`](Self::connect) does, which believes,
+    /// expects and shows what `tls` says. Without a port, it is 443.
     ///
     /// # Errors
     ///

@@ -27,8 +27,8 @@ pub(super) async fn secure(
     Ok(stream)
 }
 
-/// Says in a sentence what an error of TLS means, and leaves others as they are. A server that refuses the
-/// client's certificate says so when the handshake is complete at the client.
+/// Says in a sentence what an error of TLS means, and leaves others as they are. A server that refuses
+/// the client's certificate says so when the handshake is complete at the client.
 pub(super) fn explained(error: io::Error) -> io::Error {
     // An end without the last word of TLS.
     if error.kind() == io::ErrorKind::UnexpectedEof {

@@ -1,11 +1,11 @@
 //! A [`PeerCertificate`] as the value of a key of metadata, without its bytes.
 //!
 //! ```text
-//! sha256=ab12…;expires=4102444800;uri=spiffe://example.org/orders;dns=orders.example;ip=192.0.2.7;cn=Orders
+//! sha256=ab12…;expires=4102444800;uri=spiffe://example.org/orders;dns=a.example;ip=192.0.2.7;cn=Orders
 //! ```
 //!
-//! Names are percent-encoded. All of them travel: a certificate with two URIs has no SPIFFE id, and a list
-//! that was cut could make it have one.
+//! Names are percent-encoded. All of them travel: a certificate with two URIs has no SPIFFE id, and a
+//! list that was cut could make it have one.
 
 use std::fmt::Write;
 use std::net::IpAddr;

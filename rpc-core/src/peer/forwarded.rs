@@ -115,7 +115,8 @@ pub(crate) enum ForwardedError {
     #[error("the peer is trusted to forward, and has sent `{0}` several times")]
     Repeated(MetadataKey),
     #[error(
-        "the peer is trusted to forward, and has sent `{FORWARDED_CERTIFICATE}` without `{FORWARDED_FOR}`"
+        "the peer is trusted to forward, and has sent `{FORWARDED_CERTIFICATE}` without \
+         `{FORWARDED_FOR}`"
     )]
     NoAddress,
     #[error("the peer is trusted to forward, and its `{FORWARDED_CERTIFICATE}` is malformed: {0}")]
@@ -127,8 +128,8 @@ pub(crate) enum ForwardedError {
 ///
 /// # Errors
 ///
-/// Returns an error if a trusted peer names its client, but not by one address and one certificate at most.
-/// Without one, the handler would take the peer itself for the caller.
+/// Returns an error if a trusted peer names its client, but not by one address and one certificate at
+/// most. Without one, the handler would take the peer itself for the caller.
 #[cold]
 pub(crate) fn take_reserved(
     metadata: &mut Metadata,

@@ -79,7 +79,8 @@ impl<F: Fabric> ServerBuilder<F> {
     /// are ignored. Default: nobody is believed.
     ///
     /// Trust only what no client can be: the certificate of a gateway ([`Peer::certificate`]), a user id
-    /// ([`Peer::user_id`]), or addresses at which only gateways are. Any process of a host can connect from its loopback address.
+    /// ([`Peer::user_id`]), or addresses at which only gateways are. Any process of a host can connect
+    /// from its loopback address.
     ///
     /// The predicate is called once for each connection, on the listener's thread, and should not block.
     /// One that panics trusts nobody.
