@@ -29,6 +29,11 @@ pub struct Readme;
 #[doc = include_str!("../../docs/from-tonic.md")]
 pub struct FromTonic;
 
+/// The page about TLS, whose programs are tests.
+#[cfg(all(doctest, feature = "tls"))]
+#[doc = include_str!("../../docs/tls.md")]
+pub struct Tls;
+
 /// The page about errors and retries, whose programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/errors.md")]
