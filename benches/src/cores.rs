@@ -113,6 +113,15 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &cores)?)
 }
 
+/// Lets the calling thread use all cores that this process may use.
+///
+/// # Errors
+///
+/// Fails if the system call fails.
+pub fn unpin_current_thread() -> io::Result<()> {
+    Ok(sched_setaffinity(None, &allowed()?)?)
+}
+
 /// Starts a process that may use all cores that this process may use, even if the calling thread is
 /// pinned. A child inherits the affinity of the thread that starts it. With one core, Verbline
 /// yields that core to the thread that it waits for, which makes a system call in every few turns.

@@ -13,7 +13,7 @@
 //!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object)
 //!   and `verbline_load::plot` (SVG);
 //! - subjects: [`raw`] (verbs without calls, over an [`endpoint`]), [`rpc`] (calls), [`shared`] (calls
-//!   through a shared client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many
+//!   through a shared client), [`service`] (the server), `security` (its TLS), [`message`] (the messages), [`in_flight`] (many
 //!   calls in flight on one thread), [`rates`] (those in turns), [`streams`], [`spin`] (a service whose
 //!   handlers take their time), [`overload`] (more calls than its server can answer, made with [`due`])
 //!   and [`bandwidth`] (messages of any size);
@@ -55,6 +55,8 @@ pub mod report;
 pub mod role;
 pub mod rounds;
 pub mod rpc;
+#[cfg(feature = "tls")]
+pub mod security;
 pub mod service;
 pub mod setup;
 pub mod shared;

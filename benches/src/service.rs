@@ -88,6 +88,9 @@ pub struct ServerArgs {
     pub spins: bool,
     /// Number of files that the process may open, if not as many as its parent.
     pub max_files: Option<u64>,
+    /// How the server proves who it is, if its clients ask.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::security::ServerTexts>,
 }
 
 impl ServerArgs {
@@ -105,6 +108,8 @@ impl ServerArgs {
             coalesces: true,
             spins: false,
             max_files: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -135,7 +140,13 @@ impl ServerArgs {
         if !self.coalesces {
             rpc_core_testing::disable_coalescing();
         }
-        let server = Server::builder(&Device::open(&self.device)?)
+        let device = Device::open(&self.device)?;
+        #[cfg(feature = "tls")]
+        let device = match &self.tls {
+            Some(texts) => device.with_server_tls(texts.server_tls()?),
+            None => device,
+        };
+        let server = Server::builder(&device)
             .cores(self.core)
             .max_message_len(self.max_message_len)
             .connections(self.connections)

@@ -67,6 +67,8 @@ measurements! {
     Unfair(unfair::Unfair),
     #[cfg(feature = "stream")]
     OverTcp(over_tcp::OverTcp),
+    #[cfg(feature = "tls")]
+    OverTls(over_tls::OverTls),
     Ratios(ratios::Ratios),
     Rdma(rdma::Rdma),
     #[cfg(feature = "peers")]

@@ -15,6 +15,8 @@ pub mod latency;
 pub mod open;
 #[cfg(feature = "stream")]
 pub mod over_tcp;
+#[cfg(feature = "tls")]
+pub mod over_tls;
 pub mod overload;
 #[cfg(feature = "peers")]
 pub mod peers;

@@ -11,6 +11,7 @@ use std::future::ready;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use proto::bench::{Blob, Fixed};
 use rpc_core::Waiting;
@@ -27,13 +28,17 @@ use tonic::transport::{Channel, Endpoint, Server as TonicServer};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
+use verbline_load::histogram;
 
 use super::{tonic_puts, tonic_streams};
 use crate::Outcome;
 use crate::child::{self, Process};
 use crate::cores::{self, Cores};
+use crate::in_flight::Period;
 use crate::message::Load;
 use crate::role::Role;
+#[cfg(feature = "tls")]
+use crate::security::Security;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
 const ECHO_FIXED: &str = "/verbline.Peer/EchoFixed";
@@ -60,9 +65,23 @@ pub struct TonicArgs {
     pub busy: bool,
     /// Path of the Unix socket.
     pub path: PathBuf,
+    /// How the server proves who it is, if its clients ask.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::security::ServerTexts>,
 }
 
 impl TonicArgs {
+    fn new(socket: Socket, waiting: Waiting, cores: Cores) -> Self {
+        Self {
+            core: cores.server,
+            socket,
+            busy: waiting == Waiting::Busy,
+            path: PathBuf::new(),
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
     /// Runs the server process: prints its address, and serves until it is killed.
     ///
     /// # Errors
@@ -72,10 +91,20 @@ impl TonicArgs {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
         runtime(self.busy)?.block_on(async {
-            let server = TonicServer::builder()
+            let server = TonicServer::builder();
+            #[cfg(feature = "tls")]
+            let server = match &self.tls {
+                Some(texts) => server.tls_config(texts.of_tonic())?,
+                None => server,
+            };
+            let server = server
                 .initial_stream_window_size(tonic_puts::WINDOW)
                 .initial_connection_window_size(tonic_puts::WINDOW)
                 .add_service(Methods);
+            #[cfg(feature = "tls")]
+            let scheme = self.tls.as_ref().map_or("http", |_| "https");
+            #[cfg(not(feature = "tls"))]
+            let scheme = "http";
             match self.socket {
                 Socket::Unix => {
                     let listener = UnixListener::bind(&self.path)?;
@@ -85,7 +114,8 @@ impl TonicArgs {
                 }
                 Socket::Tcp => {
                     let listener = TcpListener::bind("127.0.0.1:0").await?;
-                    child::write_line_to_parent(&format!("http://{}", listener.local_addr()?))?;
+                    let address = listener.local_addr()?;
+                    child::write_line_to_parent(&format!("{scheme}://{address}"))?;
                     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                     server.serve_with_incoming(incoming).await?;
                 }
@@ -98,6 +128,7 @@ impl TonicArgs {
 /// A connection of this thread to its own server process.
 pub(super) struct Connection {
     runtime: Runtime,
+    endpoint: Endpoint,
     client: Grpc<Channel>,
     server: Process,
     // Keeps the directory of the Unix socket.
@@ -108,21 +139,38 @@ impl Connection {
     /// Starts the server process, connects, and pauses the server until the first turn. Pin the
     /// calling thread first.
     pub(super) fn start(socket: Socket, waiting: Waiting, cores: Cores) -> Outcome<Self> {
+        Self::set_up(TonicArgs::new(socket, waiting, cores), Ok)
+    }
+
+    /// Does the same over TCP with this security.
+    #[cfg(feature = "tls")]
+    pub(super) fn start_secured(
+        security: &Security,
+        waiting: Waiting,
+        cores: Cores,
+    ) -> Outcome<Self> {
+        let mut args = TonicArgs::new(Socket::Tcp, waiting, cores);
+        args.tls.clone_from(&security.server);
+        Self::set_up(args, |endpoint| match &security.client {
+            Some(texts) => Ok(endpoint.tls_config(texts.of_tonic())?),
+            None => Ok(endpoint),
+        })
+    }
+
+    fn set_up(
+        mut args: TonicArgs,
+        secure: impl FnOnce(Endpoint) -> Outcome<Endpoint>,
+    ) -> Outcome<Self> {
         let directory = tempfile::tempdir()?;
-        let path = directory.path().join("tonic");
-        let busy = waiting == Waiting::Busy;
-        let (server, address) = Process::start(&Role::Tonic(TonicArgs {
-            core: cores.server,
-            socket,
-            busy,
-            path,
-        }))?;
-        let runtime = runtime(busy)?;
-        let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
+        args.path = directory.path().join("tonic");
+        let runtime = runtime(args.busy)?;
+        let (server, address) = Process::start(&Role::Tonic(args))?;
+        let endpoint = secure(Endpoint::from_shared(address)?.tcp_nodelay(true))?;
         let channel = runtime.block_on(endpoint.connect())?;
         server.pause()?;
         Ok(Self {
             runtime,
+            endpoint,
             client: Grpc::new(channel),
             server,
             _directory: directory,
@@ -155,6 +203,75 @@ impl Tonic {
     pub fn start(socket: Socket, waiting: Waiting, cores: Cores, load: Load) -> Outcome<Self> {
         let connection = Connection::start(socket, waiting, cores)?;
         Ok(Self { connection, load })
+    }
+
+    /// Does the same over TCP with this security.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    #[cfg(feature = "tls")]
+    pub fn start_secured(
+        security: &Security,
+        waiting: Waiting,
+        cores: Cores,
+        load: Load,
+    ) -> Outcome<Self> {
+        let connection = Connection::start_secured(security, waiting, cores)?;
+        Ok(Self { connection, load })
+    }
+
+    /// Keeps calls in flight, each in a task of the runtime, and returns the calls per second.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first call that fails.
+    pub fn rate(&mut self, in_flight: usize) -> Outcome<f64> {
+        let Self { connection, load } = self;
+        connection.in_turn(async |client| {
+            let period = Period::turn();
+            let tasks: Vec<_> = (0..in_flight)
+                .map(|_| {
+                    let (mut client, mut load) = (client.clone(), load.clone());
+                    tokio::spawn(async move {
+                        let mut counted = histogram();
+                        loop {
+                            let began = Instant::now();
+                            exchange(&mut client, &mut load).await?;
+                            if period.add(began, &mut counted) {
+                                return Ok::<_, Status>(period.rate(&counted));
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let mut rate = 0.0;
+            for task in tasks {
+                rate += task.await??;
+            }
+            Ok(rate)
+        })
+    }
+
+    /// Connects again and again, and times each connection with its first call.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of a connection or a call.
+    pub fn time_connections(
+        &mut self,
+        [unrecorded, connections]: [usize; 2],
+        stopwatch: &mut Stopwatch,
+    ) -> Outcome<()> {
+        let Self { connection, load } = self;
+        let endpoint = connection.endpoint.clone();
+        connection.in_turn(async |_| {
+            let connect = async || {
+                let mut client = Grpc::new(endpoint.connect().await?);
+                Outcome::Ok(exchange(&mut client, load).await?)
+            };
+            stopwatch.time_async(unrecorded, connections, connect).await
+        })
     }
 }
 

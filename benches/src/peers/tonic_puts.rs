@@ -53,6 +53,24 @@ impl TonicPuts {
         })
     }
 
+    /// Does the same over TCP with this security.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    #[cfg(feature = "tls")]
+    pub fn start_secured(
+        security: &crate::security::Security,
+        waiting: Waiting,
+        cores: Cores,
+        size: usize,
+    ) -> Outcome<Self> {
+        Ok(Self {
+            connection: Connection::start_secured(security, waiting, cores)?,
+            payload: payload(size),
+        })
+    }
+
     /// Makes `puts` puts, `at_a_time` at a time, after as many unrecorded ones. Returns the bytes per
     /// second.
     ///
