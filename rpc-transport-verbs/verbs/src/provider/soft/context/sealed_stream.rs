@@ -23,7 +23,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::parts::{Part, Pieces};
 use super::record_layer::{BadRecord, MAX_PLAIN, MAX_RECORD, Opened, ReadAhead, RecordLayer};
-use crate::provider::soft::shared::copy::copy_shared;
+use crate::provider::soft::shared::copy::copy_buffered;
 
 /// How the streams of links are written.
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
@@ -137,9 +137,10 @@ impl SealedStream {
         let mut len = 0;
         while let Some(Part { start, len: more }) = pieces.next(self.plain.len() - len) {
             let to = NonNull::from(&mut self.plain[len..][..more]).cast();
-            // SAFETY: the caller guarantees that the piece is readable. The application may change
-            // it meanwhile: then a mix of the bytes is sealed. The target is this stream's own.
-            unsafe { copy_shared(start, to, more) };
+            // SAFETY: the caller guarantees that the piece is readable until this returns. The
+            // application may change it meanwhile: then a mix of the bytes is sealed. The target is
+            // borrowed from this stream, whose memory is no part, so the two do not overlap.
+            unsafe { copy_buffered(start, to, more) };
             len += more;
         }
         len
@@ -196,9 +197,10 @@ impl SealedStream {
         loop {
             while let Some(Part { start, len }) = pieces.next(self.opened.len()) {
                 let from = NonNull::from(&self.arrived[self.opened.start..][..len]).cast();
-                // SAFETY: the caller guarantees that the piece is writable and not in use. The
-                // source is this stream's own.
-                unsafe { copy_shared(from, start, len) };
+                // SAFETY: the caller guarantees that the piece is writable until this returns, and
+                // that no reference to its plain bytes is in use. The source is borrowed from this
+                // stream, whose memory is no part, so the two do not overlap.
+                unsafe { copy_buffered(from, start, len) };
                 self.opened.start += len;
                 taken += len;
             }

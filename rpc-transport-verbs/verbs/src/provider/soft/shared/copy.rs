@@ -53,6 +53,21 @@ pub(crate) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
     }
 }
 
+/// Copies bytes between a buffer of the device and memory that the application may access at the same
+/// time, in any order: faster than [`copy_shared`], which writes the final bytes last.
+///
+/// # Safety
+///
+/// Until this returns, `from` is readable and `to` is writable for `len` bytes, the two do not overlap,
+/// and no reference to plain bytes (`&[u8]`, `&mut [u8]`) to the target, nor `&mut [u8]` to the source,
+/// is in use.
+#[inline]
+pub(crate) unsafe fn copy_buffered(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
+    // SAFETY: the caller guarantees that both ranges are accessible and do not overlap until this
+    // returns.
+    unsafe { access::copy(from, to, len) };
+}
+
 /// Copies the bytes of a message into a ring or out of one, or out of a peer's arena: the way of
 /// every plain message.
 ///
