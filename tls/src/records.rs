@@ -128,19 +128,33 @@ impl Records {
         })
     }
 
-    /// Appends a record with these bytes, at most [`MAX_PLAIN`]. If a new key is due, the record that
-    /// tells of it comes first.
+    /// Appends a record with these bytes, at most [`MAX_PLAIN`], as [`seal_with`](Self::seal_with) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`seal_with`](Self::seal_with).
+    pub fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), RecordError> {
+        self.seal_with(plain.len(), |record| record.copy_from_slice(plain), sealed)
+    }
+
+    /// Appends a record with `len` bytes, at most [`MAX_PLAIN`], which `fill` writes to where they are
+    /// sealed. If a new key is due, the record that tells of it comes first.
     ///
     /// # Errors
     ///
     /// If there is no further key: nothing more may be sent.
-    pub fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), RecordError> {
+    pub fn seal_with(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), RecordError> {
         if self.owes_key_update || self.sealing.next >= self.most_sealed {
-            self.seal_as(HANDSHAKE, &KEY_UPDATE_NOT_REQUESTED, sealed)?;
+            self.seal_message(HANDSHAKE, &KEY_UPDATE_NOT_REQUESTED, sealed)?;
             self.sealing = RecordKey::new(self.connection.next_sealing()?)?;
             self.owes_key_update = false;
         }
-        self.seal_as(APPLICATION_DATA, plain, sealed)
+        self.seal_as(APPLICATION_DATA, len, fill, sealed)
     }
 
     #[cfg(test)]
@@ -154,27 +168,39 @@ impl Records {
     ///
     /// As for [`seal`](Self::seal).
     pub fn seal_end(&mut self, sealed: &mut Vec<u8>) -> Result<(), RecordError> {
-        self.seal_as(ALERT, &CLOSE_NOTIFY, sealed)
+        self.seal_message(ALERT, &CLOSE_NOTIFY, sealed)
+    }
+
+    /// Appends a record of TLS' own.
+    fn seal_message(
+        &mut self,
+        content: u8,
+        message: &[u8],
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), RecordError> {
+        let fill = |record: &mut [u8]| record.copy_from_slice(message);
+        self.seal_as(content, message.len(), fill, sealed)
     }
 
     fn seal_as(
         &mut self,
         content: u8,
-        plain: &[u8],
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
         sealed: &mut Vec<u8>,
     ) -> Result<(), RecordError> {
-        if plain.len() > MAX_PLAIN {
+        if len > MAX_PLAIN {
             return Err(RecordError::Length);
         }
-        // Lossless: it fits.
-        let len = (plain.len() + 1 + TAG_LEN) as u16;
         let [major, minor] = LEGACY_VERSION;
-        let [high, low] = len.to_be_bytes();
+        // The cast is lossless: it fits.
+        let [high, low] = ((len + 1 + TAG_LEN) as u16).to_be_bytes();
         let header = [APPLICATION_DATA, major, minor, high, low];
+        sealed.reserve(HEADER_LEN + len + 1 + TAG_LEN);
         sealed.extend_from_slice(&header);
         let start = sealed.len();
-        sealed.reserve(usize::from(len));
-        sealed.extend_from_slice(plain);
+        sealed.resize(start + len, 0);
+        fill(&mut sealed[start..]);
         sealed.push(content);
         let nonce = self.sealing.nonce();
         let tag = self

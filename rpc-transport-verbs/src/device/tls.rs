@@ -84,8 +84,13 @@ impl SecurityHandshake for Handshake {
 struct TlsRecords(Records);
 
 impl RecordLayer for TlsRecords {
-    fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), BadRecord> {
-        let done = self.0.seal(plain, sealed);
+    fn seal_with(
+        &mut self,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), BadRecord> {
+        let done = self.0.seal_with(len, fill, sealed);
         done.map_err(|error| BadRecord(error.sentence()))
     }
 

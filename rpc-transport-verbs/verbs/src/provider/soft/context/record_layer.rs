@@ -14,13 +14,34 @@ pub(crate) const MAX_RECORD: usize = 17 * 1024;
 ///
 /// What its `Debug` prints may be logged: no keys.
 pub trait RecordLayer: fmt::Debug + Send {
-    /// Appends records with these bytes, at most 16 KiB, to `sealed`. If the layer has something to
-    /// say itself, such as the answer to a change of keys, it comes first.
+    /// Appends records with `len` bytes, at most 16 KiB, to `sealed`. `fill` writes the bytes to where
+    /// they are sealed: one piece after the other, as many as there are records. If the layer has
+    /// something to say itself, such as the answer to a change of keys, it comes first.
     ///
     /// # Errors
     ///
     /// If nothing more may be sent under the layer's keys: the link ends.
-    fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), BadRecord>;
+    fn seal_with(
+        &mut self,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), BadRecord>;
+
+    /// Appends records with these bytes, at most 16 KiB, as [`seal_with`](Self::seal_with) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`seal_with`](Self::seal_with).
+    fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), BadRecord> {
+        let mut rest = plain;
+        let mut fill = |piece: &mut [u8]| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+        };
+        self.seal_with(plain.len(), &mut fill, sealed)
+    }
 
     /// Appends what tells the peer that nothing more follows.
     ///

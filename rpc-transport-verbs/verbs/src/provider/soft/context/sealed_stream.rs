@@ -28,8 +28,10 @@ use crate::provider::soft::shared::copy::copy_buffered;
 /// How the streams of links are written.
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
-/// Bytes of records that are sent with one system call, and read with one.
+/// Bytes of records that are sent with one system call, and read with one. A connection that has no more
+/// to read at a time has less memory for it.
 const MOST_SENT: usize = 64 * 1024;
+const LEAST_READ: usize = 4 * 1024;
 const MOST_READ: usize = 64 * 1024;
 
 /// Maximum number of records in a row without bytes for the link: a peer that sends more keeps this
@@ -40,8 +42,6 @@ const MOST_EMPTY: u32 = 64;
 pub(crate) struct SealedStream {
     socket: OwnedFd,
     layer: Box<dyn RecordLayer>,
-    /// Bytes that are about to be sealed.
-    plain: Box<[u8]>,
     /// Records, of which the socket has taken `sent` bytes.
     unsent: Vec<u8>,
     sent: usize,
@@ -67,11 +67,10 @@ impl SealedStream {
         let opened = 0..arrived.len();
         arrived.extend(sealed);
         let sealed = opened.end..arrived.len();
-        arrived.resize(sealed.end.max(MOST_READ), 0);
+        arrived.resize(sealed.end.max(LEAST_READ), 0);
         let mut stream = Self {
             socket,
             layer,
-            plain: vec![0; MAX_PLAIN].into(),
             unsent: Vec::new(),
             sent: 0,
             arrived,
@@ -104,46 +103,27 @@ impl SealedStream {
     pub(crate) unsafe fn write(&mut self, parts: &[Part]) -> Result<usize, Errno> {
         self.flush()?;
         let mut pieces = Pieces::of(parts);
-        let mut taken = 0;
+        let mut left = parts.iter().map(|part| part.len).sum::<usize>();
+        let all = left;
         loop {
-            while self.unsent.len() < MOST_SENT {
-                // SAFETY: the caller guarantees it.
-                let len = unsafe { self.fill(&mut pieces) };
-                if len == 0 {
-                    break;
-                }
-                let sealed = self.layer.seal(&self.plain[..len], &mut self.unsent);
+            while left > 0 && self.unsent.len() < MOST_SENT {
+                let len = left.min(MAX_PLAIN);
+                // SAFETY: the caller guarantees that every part is readable until this returns.
+                let mut fill = |record: &mut [u8]| unsafe { fill(record, &mut pieces) };
+                let sealed = self.layer.seal_with(len, &mut fill, &mut self.unsent);
                 sealed.map_err(tell)?;
-                taken += len;
+                left -= len;
             }
             if self.unsent.is_empty() {
-                return Ok(taken);
+                return Ok(all - left);
             }
             match self.flush() {
                 Ok(()) => {}
                 // What was sealed must not be sealed again: the next flush meets the same error.
-                Err(_) if taken > 0 => return Ok(taken),
+                Err(_) if left < all => return Ok(all - left),
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Takes the next bytes that are to be sealed. Returns their number.
-    ///
-    /// # Safety
-    ///
-    /// Every part is readable until this returns.
-    unsafe fn fill(&mut self, pieces: &mut Pieces<'_>) -> usize {
-        let mut len = 0;
-        while let Some(Part { start, len: more }) = pieces.next(self.plain.len() - len) {
-            let to = NonNull::from(&mut self.plain[len..][..more]).cast();
-            // SAFETY: the caller guarantees that the piece is readable until this returns. The
-            // application may change it meanwhile: then a mix of the bytes is sealed. The target is
-            // borrowed from this stream, whose memory is no part, so the two do not overlap.
-            unsafe { copy_buffered(start, to, more) };
-            len += more;
-        }
-        len
     }
 
     /// Sends what is unsent. Fails with `EAGAIN` if the socket does not take all of it.
@@ -214,21 +194,30 @@ impl SealedStream {
         self.end.unwrap_or(Err(Errno::AGAIN))
     }
 
-    /// Reads from the socket, behind what is still sealed, and opens the next record.
+    /// Reads from the socket, behind what is still sealed, and opens the next record. Reads again if the
+    /// memory was full before a record was complete: then the socket may hold its rest.
     fn receive(&mut self) -> Result<(), Errno> {
-        let left = self.sealed.len();
-        self.arrived.copy_within(self.sealed.clone(), 0);
-        self.sealed = 0..left;
-        let room = &mut self.arrived[left..];
-        let room_len = room.len();
-        let (_, len) = rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT)?;
-        self.is_more_there = len == room_len;
-        self.sealed.end += len;
-        if len == 0 {
-            self.end = Some(Ok(0));
+        loop {
+            let left = self.sealed.len();
+            self.arrived.copy_within(self.sealed.clone(), 0);
+            self.sealed = 0..left;
+            if self.is_more_there && self.arrived.len() < MOST_READ {
+                let len = (4 * self.arrived.len()).min(MOST_READ);
+                self.arrived.resize(len, 0);
+            }
+            let room = &mut self.arrived[left..];
+            let room_len = room.len();
+            let (_, len) = rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT)
+                .inspect_err(|_| self.is_more_there = false)?;
+            self.is_more_there = len == room_len;
+            self.sealed.end += len;
+            if len == 0 {
+                self.end = Some(Ok(0));
+            }
+            if self.open_next() || self.end.is_some() || !self.is_more_there {
+                return Ok(());
+            }
         }
-        self.open_next();
-        Ok(())
     }
 
     /// Opens records up to the next one with bytes. Returns false if there is none.
@@ -271,6 +260,26 @@ impl fmt::Debug for SealedStream {
             .field("layer", &self.layer)
             .finish_non_exhaustive()
     }
+}
+
+/// Writes the next bytes to where they are sealed.
+///
+/// # Safety
+///
+/// The parts of `pieces` are readable until this returns.
+unsafe fn fill(mut record: &mut [u8], pieces: &mut Pieces<'_>) {
+    while let Some(Part { start, len }) = pieces.next(record.len()) {
+        let (now, later) = record.split_at_mut(len);
+        // SAFETY: the caller guarantees that the piece is readable until this returns. The application
+        // may change it meanwhile: then a mix of the bytes is sealed. The target is borrowed from the
+        // stream, whose memory is no part, so the two do not overlap.
+        unsafe { copy_buffered(start, NonNull::from(now).cast(), len) };
+        record = later;
+    }
+    debug_assert!(
+        record.is_empty(),
+        "the layer asks for as many bytes as it was told"
+    );
 }
 
 /// Tells the log why a link ends, which sees an error of the socket.

@@ -33,26 +33,44 @@ pub(crate) struct TestRecords {
 impl TestRecords {
     /// Appends one record, which may be empty.
     pub(crate) fn seal_one(&mut self, plain: &[u8], sealed: &mut Vec<u8>) {
-        let sum = sum(self.sealed, plain);
+        self.seal_one_with(
+            plain.len(),
+            &mut |piece| piece.copy_from_slice(plain),
+            sealed,
+        );
+    }
+
+    fn seal_one_with(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8]), sealed: &mut Vec<u8>) {
         // The cast is lossless: records are short.
-        sealed.extend((plain.len() as u16).to_be_bytes());
+        sealed.extend((len as u16).to_be_bytes());
+        let start = sealed.len();
+        sealed.resize(start + len, 0);
+        let plain = &mut sealed[start..];
+        fill(plain);
+        let sum = sum(self.sealed, plain);
         let mut key = Key::of(self.sealed);
-        sealed.extend(plain.iter().map(|byte| byte ^ key.next()));
+        for byte in plain {
+            *byte ^= key.next();
+        }
         sealed.extend(sum.to_be_bytes());
         self.sealed += 1;
     }
 }
 
 impl RecordLayer for TestRecords {
-    fn seal(&mut self, mut plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), BadRecord> {
-        while !plain.is_empty() {
+    fn seal_with(
+        &mut self,
+        mut left: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), BadRecord> {
+        while left > 0 {
             if self.sealed.is_multiple_of(RECORDS_BETWEEN_OWN) {
                 self.seal_one(&[], sealed);
             }
-            let len = LENGTHS[self.sealed as usize % LENGTHS.len()].min(plain.len());
-            let (now, later) = plain.split_at(len);
-            self.seal_one(now, sealed);
-            plain = later;
+            let len = LENGTHS[self.sealed as usize % LENGTHS.len()].min(left);
+            self.seal_one_with(len, fill, sealed);
+            left -= len;
         }
         Ok(())
     }

@@ -225,7 +225,12 @@ fn a_link_ends_at_its_last_record_or_at_a_wrong_one() {
 struct Exhausted(TestRecords);
 
 impl RecordLayer for Exhausted {
-    fn seal(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), BadRecord> {
+    fn seal_with(
+        &mut self,
+        _: usize,
+        _: &mut dyn FnMut(&mut [u8]),
+        _: &mut Vec<u8>,
+    ) -> Result<(), BadRecord> {
         Err(BadRecord("no more is sealed"))
     }
 
