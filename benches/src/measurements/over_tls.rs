@@ -3,7 +3,7 @@
 //! * One call of 64 bytes at a time; both sides wait in the same way, as in `over-tcp`.
 //! * Calls of 64 bytes, 32 in flight.
 //! * Uploads and downloads of 1 MiB.
-//! * [`connecting`]: connections with their first calls, and many at a time.
+//! * `connecting`: connections with their first calls, and many at a time.
 //! * The memory of idle connections.
 //!
 //! `plain again` shows how far the ratio of equal things is from one. Verbline uses AES-128-GCM, and

@@ -76,7 +76,7 @@ fn push(text: &mut String, name: &str, value: &str) {
     }
 }
 
-/// Reads what [`write`] has written. The text is a peer's.
+/// Reads what [`write()`] has written. The text is a peer's.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Connections with and without TLS, one after the other and eight at a time.
 //!
 //! Each connection of Verbline has a whole handshake. tonic, which keeps what rustls remembers of a
-//! server, has one for its first connection and resumes its session for the others.
+//! server, may resume the session of an earlier connection; Verbline never does.
 
 use std::sync::Barrier;
 use std::thread;
