@@ -191,6 +191,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_host_of_an_address_has_no_brackets_and_no_interface() {
+        for (address, host) in [
+            ("db.example:50051", "db.example"),
+            ("192.0.2.1:1", "192.0.2.1"),
+            ("[2001:db8::1]:1", "2001:db8::1"),
+            ("[fe80::1%eth0]:1", "fe80::1"),
+        ] {
+            assert_eq!(host_of(address), host);
+        }
+    }
+
+    #[test]
     fn a_url_is_refused_with_the_address_to_write_instead() {
         for (url, wanted) in [
             ("http://127.0.0.1:50051", "'127.0.0.1:50051'"),

@@ -13,13 +13,16 @@ use verbline_verbs::for_transport::strangers::{self, Limits, Rank, Strangers};
 
 use crate::connect::handshake::frame::PROLOGUE_LEN;
 use crate::connect::handshake::{MAX_HELLO_LEN, STAGE_TIMEOUT};
+use crate::transport::security;
 
 /// The limits if the process may open enough files. A thousand clients of one host that start
 /// together fit. Over TCP, half as many do: the connection for a client's calls counts, too, until
 /// its first bytes have come. Each handshake takes a socket, and at most the memory of a hello and of
-/// one read after it: 17 MiB in all.
+/// one read after it: 17 MiB in all. With TLS, as much as one record of it may wait before that: 42 MiB,
+/// and what the state of TLS takes.
 const MAX_HANDSHAKES: usize = 2048;
 const _: () = assert!(MAX_HANDSHAKES * (PROLOGUE_LEN + MAX_HELLO_LEN + READ_LEN) <= 17 << 20);
+const _: () = assert!(MAX_HANDSHAKES * (security::MAX_WAITING + READ_LEN) <= 42 << 20);
 
 /// The most bytes that are read from a client at a time.
 pub(super) const READ_LEN: usize = 4096;
