@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rpc_core::PeerCertificate;
+use rustls::AlertDescription;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -51,7 +52,6 @@ pub enum Progress {
 
 /// A connection whose handshake is complete on this side. A client learns from its first record that
 /// the server has taken its certificate.
-#[derive(Debug)]
 pub struct Secured {
     /// The records that follow.
     pub records: Records,
@@ -122,7 +122,7 @@ impl Handshake {
             }
         }
         let mut plain = Vec::new();
-        let bytes = (&mut *arrived, to_send, &mut plain);
+        let bytes = (&mut *arrived, &mut *to_send, &mut plain);
         let (role, is_done) = match &mut self.side {
             Side::Client(connection) => (Role::Client, handle(&mut **connection, bytes)),
             Side::Server(connection) => (Role::Server, handle(&mut **connection, bytes)),
@@ -140,25 +140,34 @@ impl Handshake {
         }
         let (peer, secrets, connection) = match self.side {
             Side::Client(connection) => {
-                if connection.alpn_protocol() != Some(ALPN) {
-                    return Err(HandshakeError::NotVerbline);
-                }
-                let peer = leaf(connection.peer_certificates())?;
+                let peer = match connection.alpn_protocol() {
+                    Some(ALPN) => leaf(connection.peer_certificates()),
+                    _ => Err(HandshakeError::NotVerbline),
+                };
                 let (secrets, kernel) = connection
                     .dangerous_into_kernel_connection()
                     .map_err(failed)?;
                 (peer, secrets, Connection::Client(kernel))
             }
             Side::Server(connection) => {
-                let peer = leaf(connection.peer_certificates())?;
+                let peer = leaf(connection.peer_certificates());
                 let (secrets, kernel) = connection
                     .dangerous_into_kernel_connection()
                     .map_err(failed)?;
                 (peer, secrets, Connection::Server(kernel))
             }
         };
+        let mut records = Records::new(connection, secrets)?;
+        let peer = peer.or_else(|error| {
+            let alert = match error {
+                HandshakeError::NotVerbline => AlertDescription::NoApplicationProtocol,
+                _ => AlertDescription::BadCertificate,
+            };
+            records.seal_failure(alert, to_send)?;
+            Err(error)
+        })?;
         Ok(Progress::Done(Box::new(Secured {
-            records: Records::new(connection, secrets)?,
+            records,
             peer,
             plain,
         })))
@@ -298,5 +307,15 @@ fn leaf(
 impl fmt::Debug for Handshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Handshake")
+    }
+}
+
+// Without the bytes, which are not for logs.
+impl fmt::Debug for Secured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secured")
+            .field("records", &self.records)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
     }
 }

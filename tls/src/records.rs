@@ -45,6 +45,9 @@ const KEY_UPDATE: u8 = 24;
 /// A message KeyUpdate that asks for none in return (section 4.6.3).
 const KEY_UPDATE_NOT_REQUESTED: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
+/// The level of an alert that ends the connection (section 6).
+const FATAL: u8 = 2;
+
 /// The end of what one side says (section 6.1), as a warning.
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
@@ -171,6 +174,15 @@ impl Records {
         self.seal_message(ALERT, &CLOSE_NOTIFY, sealed)
     }
 
+    /// Appends the record that tells the peer why this side ends the connection.
+    pub(crate) fn seal_failure(
+        &mut self,
+        alert: AlertDescription,
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), RecordError> {
+        self.seal_message(ALERT, &[FATAL, u8::from(alert)], sealed)
+    }
+
     /// Appends a record of TLS' own.
     fn seal_message(
         &mut self,
@@ -202,14 +214,19 @@ impl Records {
         sealed.resize(start + len, 0);
         fill(&mut sealed[start..]);
         sealed.push(content);
-        let nonce = self.sealing.nonce();
-        let tag = self
-            .sealing
-            .key
-            .seal_in_place_separate_tag(nonce, aead::Aad::from(header), &mut sealed[start..])
-            .map_err(|_| RecordError::NextKey)?;
-        sealed.extend_from_slice(tag.as_ref());
-        Ok(())
+        let (nonce, aad) = (self.sealing.nonce(), aead::Aad::from(header));
+        let key = &self.sealing.key;
+        match key.seal_in_place_separate_tag(nonce, aad, &mut sealed[start..]) {
+            Ok(tag) => {
+                sealed.extend_from_slice(tag.as_ref());
+                Ok(())
+            }
+            Err(_) => {
+                // It was not sealed, so nobody sends it.
+                sealed.truncate(start - HEADER_LEN);
+                Err(RecordError::NextKey)
+            }
+        }
     }
 
     /// Opens the first record of `sealed` in place. Returns `None`, and changes nothing, if not all of

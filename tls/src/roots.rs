@@ -92,8 +92,8 @@ impl Roots {
     /// Reads a PEM file of certificate revocation lists, and follows it as well. A certificate that is
     /// listed is refused.
     ///
-    /// From then on, so is each certificate about whose issuer there is no list: the lists must cover
-    /// every authority on the way to the root, but the root. A list is used beyond the time of its next
+    /// From then on, so is each certificate about whose issuer there is no list: every authority on the
+    /// way, with the root, has to have one. A list is used beyond the time of its next
     /// update. A second file adds to the first one.
     ///
     /// # Errors

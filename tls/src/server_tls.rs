@@ -70,6 +70,12 @@ impl ServerTls {
         identity.and(roots)
     }
 
+    /// Returns true if a client without a certificate is refused.
+    #[must_use]
+    pub fn demands_certificates(&self) -> bool {
+        matches!(self.inner.clients, Some((_, ClientAuth::Required)))
+    }
+
     /// Returns the server's identity.
     #[must_use]
     pub fn identity(&self) -> &Identity {

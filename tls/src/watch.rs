@@ -4,6 +4,7 @@
 //! changes by a link to another folder, and a file of a network has no events.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -74,7 +75,14 @@ impl Watcher {
                 return;
             };
             // Without the lock: a file system that hangs holds up nothing but this thread.
-            watched.iter().for_each(|watched| watched.look());
+            for watched in watched {
+                // A parser that panics costs this look, and not all later ones of all files.
+                if catch_unwind(AssertUnwindSafe(|| watched.look())).is_err() {
+                    tracing::warn!(
+                        "a look at the files of TLS has panicked: what was in use stays"
+                    );
+                }
+            }
         }
     }
 

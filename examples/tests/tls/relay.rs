@@ -101,8 +101,9 @@ fn what_is_changed_on_the_way_ends_the_connection_and_reaches_no_message() {
     for connection in [0, 1] {
         for to_server in [true, false] {
             let all = passed[connection][usize::from(to_server)].load(Ordering::SeqCst);
-            // The last bytes of the first connection may be those of a keepalive.
-            let all = all - 60;
+            // A length that is changed after the handshake is waited for, as bytes are that somebody
+            // holds back: on the first connection, hardly any follow.
+            let all = all - 200;
             for offset in [0, 3, 40, 200, all / 2, all * 3 / 4, all] {
                 for is_repeated in [true, false] {
                     let done = Arc::new(AtomicBool::new(false));

@@ -216,7 +216,7 @@ fn waits<T: 'static>(
 type Row = (&'static str, &'static str, fn(&Scene, Duration) -> Outcome);
 
 /// The items, what the errors of short times say, and how to use them.
-const ROWS: [Row; 26] = [
+const ROWS: [Row; 27] = [
     (
         "rpc_core::ChannelBuilder::connect_timeout",
         "connect_timeout",
@@ -229,6 +229,23 @@ const ROWS: [Row; 26] = [
             let channel = Channel::builder(&scene.device, &scene.address);
             let channel = channel.reconnect_backoff(time, time).connect();
             block_on(greet(block_on(channel).map_err(shown)?, hello()))
+        },
+    ),
+    (
+        "rpc_core::ServerBuilder::max_connection_age",
+        "connection",
+        |scene, time| {
+            let server = Server::builder(&scene.device)
+                .max_connection_age(time, time)
+                .add_service(GreeterServer::new(Hello))
+                .bind("127.0.0.1:0")
+                .map_err(shown)?
+                .spawn();
+            let address = server.local_addr().to_string();
+            let channel = block_on(Channel::connect(&scene.device, &address)).map_err(shown)?;
+            let called = block_on(greet(channel, hello()));
+            server.shutdown().map_err(shown)?;
+            called
         },
     ),
     ("rpc_core::DeadlinePolicy.cap", "deadline", |scene, time| {

@@ -134,11 +134,17 @@ impl ControlStream {
             let len = self.socket.peek(bytes)?;
             return Ok((len > 0).then_some(len));
         };
-        let mut held = Vec::new();
-        let arrived = records.read(&self.socket, &mut held)?;
+        let mut held = std::mem::take(&mut records.read_ahead.opened);
+        let before = held.len();
+        let arrived = match before < bytes.len() {
+            true => records.read(&self.socket, &mut held),
+            false => Ok(Arrived::Bytes),
+        };
+        records.read_ahead.opened = held;
+        let arrived = arrived?;
+        let held = &records.read_ahead.opened;
         let len = held.len().min(bytes.len());
         bytes[..len].copy_from_slice(&held[..len]);
-        records.read_ahead.opened = held;
         Ok((arrived == Arrived::Bytes).then_some(len))
     }
 
@@ -162,7 +168,11 @@ impl ControlStream {
                 Ok(len) => drop(self.unsent.drain(..len)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    // Nobody gets it any more.
+                    self.unsent.clear();
+                    return Err(error.into());
+                }
             }
         }
         // A connection that is not used has no memory for what it says.

@@ -15,9 +15,8 @@
 //! The server answers with the first message of its queue pair. Before that, nothing that arrives is
 //! taken for a message of a queue pair.
 //!
-//! Nothing is encrypted. A record layer such as TLS has to begin with the first byte of a
-//! connection, so that the hello with its secret is inside of it. Whoever is on the way could read
-//! a secret in the clear, use it first, and have the queue pair of a client that has proved who it
+//! Without TLS, nothing is encrypted. With it, TLS begins with the first byte of the connection, so
+//! that the hello with its secret is inside of it. Whoever is on the way could read a secret in the clear, use it first, and have the queue pair of a client that has proved who it
 //! is: nothing else says that the two connections are of one client. Such a hello cannot be looked
 //! at while it waits in the socket: records are read, and what was read beyond it goes to the queue
 //! pair with the socket and the layer ([`LinkBytes`](verbline_verbs::for_transport::LinkBytes)).

@@ -171,8 +171,9 @@ impl LivenessConnection {
     /// if it has ended.
     pub(crate) fn poll(&mut self) -> Option<LivenessEnd> {
         let mut bytes = Vec::new();
-        let flushed = self.stream.flush();
-        match flushed.and_then(|()| self.stream.read(READ_LEN, &mut bytes)) {
+        // If the peer has closed the connection, it may have said why before.
+        let _ = self.stream.flush();
+        match self.stream.read(READ_LEN, &mut bytes) {
             Ok(Arrived::End) => Some(LivenessEnd::Gone),
             Ok(Arrived::Bytes) => self.handle_bytes(&bytes),
             Err(error) if error.is_transient() => None,

@@ -162,6 +162,7 @@ fn instead_of_shared_memory(offers: &[LaneOffer<'_>]) -> Option<&'static str> {
     let withholds_tcp = |offer: &LaneOffer<'_>| offer.lane.withholds_tcp(offer.which);
     Some(match offers.iter().any(withholds_tcp) {
         true => TCP_IS_WITHHELD,
+        false if offers.iter().any(|offer| offer.lane.is_secured) => NAME_TCP,
         false => ALLOW_PLAINTEXT,
     })
 }
@@ -170,6 +171,9 @@ fn instead_of_shared_memory(offers: &[LaneOffer<'_>]) -> Option<&'static str> {
 pub(super) const TCP_IS_WITHHELD: &str = "This channel was connected over another device before, so it does not \
      offer TCP, over which whoever listens at the address would get its calls: if the server has moved to where \
      only TCP leads, connect a new channel";
+
+const NAME_TCP: &str = "Without shared memory, calls can travel over TCP, which is encrypted here: name tcp on this \
+     side's device, as in VERBLINE_DEVICE=soft,tcp";
 
 const ALLOW_PLAINTEXT: &str = "Without shared memory, `allow_plaintext()` on this side's device offers TCP, \
      which is not encrypted; so does VERBLINE_DEVICE=soft,tcp";

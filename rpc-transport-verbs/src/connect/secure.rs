@@ -68,7 +68,7 @@ pub(super) enum SecureError {
     #[error(transparent)]
     Security(#[from] SecurityError),
     #[error(
-        "it answered in the clear, which this side does not take from anybody, since its device has `with_client_tls`: {0}"
+        "it answered in the clear, and this side's device has `with_client_tls`, so it goes no further. The answer, which anybody may have given: {0}"
     )]
     InTheClear(String),
     #[error("it sent more than a handshake of TLS needs")]

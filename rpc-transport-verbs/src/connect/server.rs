@@ -107,9 +107,15 @@ pub(crate) struct ClientInRts {
 pub(crate) enum AcceptError {
     /// The two sides have no kind of device in common.
     #[error(
-        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client, or call `allow_plaintext()` on its device; or build both with the feature `rdma`"
+        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. {remedy}; or build both with the feature `rdma`",
+        remedy = match is_secured {
+            true => "Name one that both have, as in VERBLINE_DEVICE=soft,tcp for both: tcp is encrypted here",
+            false => "Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client, or call `allow_plaintext()` on its device",
+        }
     )]
     NoCommonDevice {
+        /// The client has TLS.
+        is_secured: bool,
         /// The server's devices.
         server: String,
         /// The client's devices.
@@ -118,12 +124,15 @@ pub(crate) enum AcceptError {
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
         "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. {remedy}",
-        remedy = match rejected.has_failures() {
-            true => "A device that reaches the client has failed: see the server's log",
-            false => "Both sides need a device on one network, or tcp, which is not encrypted: call `allow_plaintext()` on the devices of both, or name it, as in VERBLINE_DEVICE=soft,tcp",
+        remedy = match (rejected.has_failures(), is_secured) {
+            (true, _) => "A device that reaches the client has failed: see the server's log",
+            (false, true) => "Both sides need a device on one network, or tcp, which is encrypted here: name it, as in VERBLINE_DEVICE=soft,tcp",
+            (false, false) => "Both sides need a device on one network, or tcp, which is not encrypted: call `allow_plaintext()` on the devices of both, or name it, as in VERBLINE_DEVICE=soft,tcp",
         }
     )]
     NoRoute {
+        /// The client has TLS.
+        is_secured: bool,
         /// Why each of the server's devices was rejected.
         rejected: RejectedDevices,
         /// The server's devices.
@@ -357,9 +366,14 @@ impl Port {
         let server = choice::list(lanes.flat_map(|lane| lane.queue_pairs.device_addresses()));
         let client = choice::list(client.endpoints.iter().map(Endpoint::device_address));
         Err(if rejected.all_for_their_kind() {
-            AcceptError::NoCommonDevice { server, client }
+            AcceptError::NoCommonDevice {
+                is_secured,
+                server,
+                client,
+            }
         } else {
             AcceptError::NoRoute {
+                is_secured,
                 rejected,
                 server,
                 client,

@@ -59,14 +59,18 @@ impl Fabric for Device {
                 "taking calls over TCP, which are not encrypted, from whoever reaches this address"
             );
         }
-        if self.security.server.is_some() {
+        if let Some(security) = &self.security.server {
+            let who = match security.demands_certificates() {
+                true => "with a certificate",
+                false => "whether or not they have a certificate",
+            };
             let also = match self.security.takes_plain_clients() {
                 true => ", and clients without it, since it has `allow_plaintext`",
                 false => "",
             };
             tracing::info!(
                 %address,
-                "taking clients with TLS{also}. Over tcp, their calls are encrypted; over shared memory \
+                "taking clients with TLS, {who}{also}. Over tcp, their calls are encrypted; over shared memory \
                  and RDMA, they are not"
             );
         }

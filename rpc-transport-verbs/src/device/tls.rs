@@ -12,15 +12,16 @@ use crate::transport::security::{
 };
 
 impl Device {
-    /// Returns the same device, whose servers prove who they are, and take only clients with TLS 1.3.
+    /// Returns the same device, whose servers prove who they are, and take only clients with TLS 1.3. With
+    /// [`ServerTls::clients`], clients have to prove who they are, too.
     ///
-    /// On every device, the set-up of a connection is encrypted, and each side knows the other: queue
-    /// pair numbers, keys and addresses are not disclosed, and whoever cannot prove its name takes no
-    /// place. What follows is encrypted over `tcp`, which a device of [`best`](Self::best) then uses.
+    /// On every device, the set-up of a connection is encrypted: queue pair numbers, keys and addresses
+    /// are not disclosed, and whoever does not prove what is demanded takes no place. What follows is encrypted over `tcp`, which a device of [`best`](Self::best) then uses.
     /// Over RDMA and shared memory it is **not encrypted**: see `docs/deploy.md`.
     ///
     /// Clients without TLS are told so and refused, unless
-    /// [`allow_plaintext`](Self::allow_plaintext) is called, too. Both kinds use one port.
+    /// [`allow_plaintext`](Self::allow_plaintext) is called, too. Both kinds use one port. A list of
+    /// devices has to name `tcp` for its calls, which are encrypted, as `soft,tcp` does.
     #[must_use]
     pub fn with_server_tls(mut self, tls: ServerTls) -> Self {
         self.security.server = Some(Arc::new(tls));
@@ -42,6 +43,10 @@ impl Device {
 impl ServerSecurity for ServerTls {
     fn begin(&self) -> Result<Box<dyn SecurityHandshake>, SecurityError> {
         Ok(Box::new(Handshake::of_server(self)?))
+    }
+
+    fn demands_certificates(&self) -> bool {
+        Self::demands_certificates(self)
     }
 
     fn expires(&self) -> SystemTime {

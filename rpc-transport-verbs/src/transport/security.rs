@@ -31,6 +31,9 @@ pub(crate) trait ServerSecurity: fmt::Debug + Send + Sync {
     /// If the system lacks something.
     fn begin(&self) -> Result<Box<dyn SecurityHandshake>, SecurityError>;
 
+    /// Returns true if clients have to prove who they are.
+    fn demands_certificates(&self) -> bool;
+
     /// Returns when the certificate of this side expires that is in use at the moment.
     fn expires(&self) -> SystemTime;
 }

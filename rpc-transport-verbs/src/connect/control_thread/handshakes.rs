@@ -6,7 +6,7 @@
 //! end the handshakes of another.
 //!
 //! A stage that waits for this side has no deadline, except for the wait for a connection of the server
-//! (`places.rs`).
+//! (`places.rs`), and the handshake of TLS, which is a part of the first stage and costs a stranger nothing.
 
 use rpc_core::transport::Host;
 use verbline_verbs::for_transport::strangers::{self, Limits, Rank, Strangers};

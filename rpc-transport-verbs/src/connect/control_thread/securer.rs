@@ -4,6 +4,8 @@
 //! as the keys are. A flood of strangers that begin such handshakes costs the time of these threads, and
 //! not that of the control thread.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::workers::Job;
 use super::{Command, Token};
 use crate::transport::security::{SecurityError, SecurityHandshake, SecurityProgress};
@@ -38,7 +40,13 @@ impl Job for Securing {
             mut arrived,
         } = self;
         let mut to_send = Vec::new();
-        let progress = handshake.advance(&mut arrived, &mut to_send);
+        // Strangers' bytes reach a library here. A panic of it is a fault, and would end this thread,
+        // which all clients need. What the closure has changed is not used after one.
+        let advance = || handshake.advance(&mut arrived, &mut to_send);
+        let progress = catch_unwind(AssertUnwindSafe(advance)).unwrap_or_else(|_| {
+            to_send.clear();
+            Err("the library for TLS has panicked: please report what the server printed".into())
+        });
         let step = SecuringStep {
             progress,
             arrived,

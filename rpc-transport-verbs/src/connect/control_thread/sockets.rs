@@ -261,6 +261,8 @@ impl Sockets {
         // Otherwise the client was removed in the meantime.
         if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
             let next = client.secured(step);
+            // Whatever comes next, the client may leave meanwhile.
+            self.watch_as_it_is(token);
             self.apply(token, next);
         }
     }
