@@ -1,6 +1,11 @@
 //! [`Authority`]: issues certificates for tests and benchmarks, as PEM text. It panics where a program would
 //! return an error.
 
+#[cfg(feature = "hostile")]
+pub mod hostile;
+#[cfg(feature = "hostile")]
+pub mod sealer;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use rcgen;
