@@ -5,6 +5,8 @@ mod age;
 mod both_kinds;
 mod refusals;
 mod relay;
+mod strangers;
+mod swapped;
 mod thief;
 
 use std::thread;

@@ -1,0 +1,118 @@
+//! Certificates that are too long, and files that are replaced under clients that connect.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::*;
+
+/// Appends certificates to a chain up to this length, which nobody needs to verify it.
+fn lengthen(issued: &mut Issued, authority: &Authority, len: usize) {
+    while issued.certificate.len() < len {
+        issued.certificate += &authority.pem();
+    }
+}
+
+/// A chain does not fit into what either side waits for: nobody waits for a time limit, and the side that
+/// gets it says so.
+#[test]
+fn a_chain_that_is_too_long_is_a_sentence() {
+    let authority = Authority::new("root");
+    let long = |params: &_| {
+        let mut issued = authority.issue(params);
+        lengthen(&mut issued, &authority, 55 * 1024);
+        identity(&issued)
+    };
+    let of_server = ServerTls::new(long(&tls_testing::local_server()));
+    let of_client =
+        ClientTls::new(roots(&authority)).identity(long(&tls_testing::named("ada.example")));
+    for name in DEVICES {
+        let (server, address) = serve(&device(name).with_server_tls(of_server.clone()));
+        let client = device(name).with_client_tls(client_tls(&authority));
+        let error = greet(&client, &address, 1).unwrap_err();
+        assert!(error.contains("longer than any that is needed"), "{error}");
+        server.shutdown().unwrap();
+
+        // A client has ended its part of the handshake before the server refuses it.
+        let (server, address) = serve(&device(name).with_server_tls(server_tls(&authority)));
+        let client = device(name).with_client_tls(of_client.clone());
+        let error = greet(&client, &address, 1).unwrap_err();
+        assert!(error.contains("closed the socket"), "{error}");
+        server.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_server_believes_many_authorities() {
+    let authority = Authority::new("root");
+    let mut many = authority.pem();
+    for number in 0..200 {
+        many += &Authority::new(&format!("an authority of some company, number {number}")).pem();
+    }
+    let many = Roots::from_pem(many.as_bytes()).unwrap();
+    let issued = authority.issue(&tls_testing::local_server());
+    let tls = ServerTls::new(identity(&issued)).clients(many, ClientAuth::Required);
+    for name in DEVICES {
+        let (server, address) = serve(&device(name).with_server_tls(tls.clone()));
+        let client = device(name).with_client_tls(client_tls(&authority));
+        assert_eq!(greet(&client, &address, 1).unwrap(), "ada.example: x");
+        server.shutdown().unwrap();
+    }
+}
+
+/// The key is replaced before the certificate, and neither at once. Whenever a client connects, the server
+/// has a whole pair.
+#[test]
+fn files_that_are_replaced_one_after_the_other_fail_no_handshake() {
+    const ROUNDS: usize = 60;
+    let authority = Authority::new("root");
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    let pairs = [(); 2].map(|()| authority.issue(&tls_testing::local_server()));
+    fs::write(&files[0], &pairs[0].certificate).unwrap();
+    fs::write(&files[1], &pairs[0].key).unwrap();
+    let tls = ServerTls::new(Identity::from_files(&files[0], &files[1]).unwrap())
+        .clients(roots(&authority), ClientAuth::Required);
+    for name in DEVICES {
+        let (server, address) = serve(&device(name).with_server_tls(tls.clone()));
+        let (stops, connected) = (AtomicBool::new(false), AtomicU64::new(0));
+        let client = device(name).with_client_tls(client_tls(&authority));
+        thread::scope(|scope| {
+            let clients = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    while !stops.load(Ordering::Relaxed) {
+                        let greeting = greet(&client, &address, 1)?;
+                        assert_eq!(greeting, "ada.example: x");
+                        connected.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Ok::<_, String>(())
+                })
+            });
+            let (mut good, mut bad) = (0, 0);
+            let mut reload = || match tls.reload() {
+                Ok(()) => good += 1,
+                Err(_) => bad += 1,
+            };
+            for round in 1..=ROUNDS {
+                let new = &pairs[round % 2];
+                let half = new.key.len() / 2;
+                for content in [&new.key[..half], &new.key[..]] {
+                    fs::write(&files[1], content).unwrap();
+                    reload();
+                    thread::sleep(Duration::from_millis(5));
+                }
+                fs::write(&files[0], &new.certificate).unwrap();
+                reload();
+                thread::sleep(Duration::from_millis(5));
+            }
+            stops.store(true, Ordering::Relaxed);
+            for client in clients {
+                client.join().unwrap().unwrap();
+            }
+            assert_eq!((good, bad), (ROUNDS, 2 * ROUNDS));
+        });
+        let connected = connected.into_inner();
+        println!("{name}: {connected} clients connected");
+        assert!(connected > 4, "clients connect meanwhile");
+        server.shutdown().unwrap();
+    }
+}
