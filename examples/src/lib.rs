@@ -10,6 +10,7 @@
 //! | `chat_server`, `chat_client` | a chat room: a bidirectional stream for each participant, and a server that sends what one says to all |
 //! | `watch_server`, `watch_client` | a stream that never ends; the client resumes it when the server has been started again |
 //! | `blob_server`, `blob_client` | files of any size: in one message, or in a stream of parts; both sides check the digest |
+//! | `tls_server`, `tls_client` | both sides prove who they are with certificates, and the server greets by name |
 //! | `in_process` | server and client in one program, and how to test a service |
 //! | `observed_server` | a server that prints its statistics, and metrics for Prometheus |
 //! | `device_info` | the capabilities of this machine's devices, which one is chosen, and all of their attributes, also as JSON |
