@@ -16,6 +16,10 @@ use crate::pem;
 use crate::provider::provider;
 use crate::source::{Source, Taken};
 
+/// Most bytes of names of authorities that a server tells its clients. They need not know them: a client
+/// that has one certificate sends it.
+const MOST_NAMES: usize = 4096;
+
 /// The authorities whose certificates a process believes, and what they have revoked.
 ///
 /// Files are followed: what replaces them is used for new connections some seconds later, without a
@@ -183,8 +187,17 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
         crls.extend(lists);
     }
     let origin = anchors.origin();
-    let client = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
+    let mut client = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
         .with_crls(crls.iter().cloned());
+    // What a server says first has to fit into what a client waits for, with its chain.
+    let names: usize = roots
+        .subjects()
+        .iter()
+        .map(|name| name.as_ref().len())
+        .sum();
+    if names > MOST_NAMES {
+        client = client.clear_root_hint_subjects();
+    }
     let built = |error| refused(error, &origin);
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
