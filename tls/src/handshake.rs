@@ -257,15 +257,30 @@ fn handle<C: Unbuffered>(
             None => {}
             Some(Ok(is_done)) => return Ok(is_done),
             Some(Err(failure)) => {
-                // The alert, if there is one, is all that there is to say. After it, the connection must
-                // not be asked again.
-                if let Ok(ConnectionState::EncodeTlsData(alert)) = connection.process(arrived).state
+                // What was to be said before comes first. After the alert, if there is one, the connection
+                // must not be asked again.
+                while let Ok(ConnectionState::EncodeTlsData(last)) =
+                    connection.process(arrived).state
                 {
-                    encode(alert, to_send);
+                    let start = to_send.len();
+                    encode(last, to_send);
+                    if is_alert(&to_send[start..]) {
+                        break;
+                    }
                 }
                 return Err(failure);
             }
         }
+    }
+}
+
+/// Returns true if a record is one with an alert, which has two bytes: with its header, and, if it is
+/// sealed, its type and the tag. No message of the handshake is as short.
+fn is_alert(record: &[u8]) -> bool {
+    match record.first() {
+        Some(&ALERT) => true,
+        Some(&FIRST_BYTE) | None => false,
+        Some(_) => record.len() == 5 + 2 + 1 + 16,
     }
 }
 

@@ -7,7 +7,7 @@
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use verbline_tls::{
     ClientAuth, ClientTls, Handshake, Identity, MAX_PLAIN, MAX_WAITING, Progress, Roots, Secured,
     ServerTls,
@@ -51,9 +51,10 @@ pub enum Reached {
 /// Panics if it finds a violation of what must hold whatever a peer does.
 pub fn bytes(bytes: &[u8]) -> Reached {
     let mut script = Script(bytes);
-    let (is_server, is_keyless) = match script.byte() % 4 {
-        kind => (kind.is_multiple_of(2), kind >= 2),
-    };
+    let first = script.byte();
+    let (is_server, is_keyless) = (first & 1 == 0, first & 2 != 0);
+    // A client of another protocol is refused after this side's hello.
+    let is_of_another = first & 4 != 0;
     let (server, client) = &*BOTH;
     let (mut victim, mut attacker) = match is_server {
         true => (
@@ -71,6 +72,9 @@ pub fn bytes(bytes: &[u8]) -> Reached {
         }
     };
     if is_server && !is_keyless {
+        if is_of_another {
+            return refuse_another_protocol(client, victim);
+        }
         attacker = Attacker::client(client, &mut victim);
     }
     while let Some(step) = script.next() {
@@ -102,6 +106,25 @@ pub fn bytes(bytes: &[u8]) -> Reached {
         State::Refused => Reached::Refused,
         State::Ended => Reached::Ended,
     }
+}
+
+/// Lets a client offer another protocol only. It has to hear the reason of its refusal.
+fn refuse_another_protocol(tls: &ClientTls, mut victim: Victim) -> Reached {
+    let mut config = ClientConfig::clone(&tls.config());
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = tls.server_name("localhost").unwrap();
+    let mut genuine = ClientConnection::new(Arc::new(config), name).unwrap();
+    genuine.write_tls(&mut victim.arrived).unwrap();
+    victim.advance();
+    assert!(
+        victim.has_refused(),
+        "no client of another protocol is taken"
+    );
+    genuine.read_tls(&mut Cursor::new(&victim.said)).unwrap();
+    let reason = genuine.process_new_packets().unwrap_err();
+    let wanted = rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+    assert_eq!(reason, wanted);
+    Reached::Refused
 }
 
 /// Reads arguments from bytes. What is past the end is zero.
