@@ -34,7 +34,7 @@ count: ## Count what a call costs under valgrind; fails if it costs more than ac
 figures: ## Print the figures of the source tree: lines, functions, asserts, circles, tests, documents
 	@cargo run --quiet -p tidy
 
-nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions ratios fuzz soak newest gateway judges advisories')
+nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions ratios fuzz soak newest gateway judges tls_judges advisories')
 	@.ci/nightly $(ONLY)
 
 # -- Single checks
@@ -63,9 +63,10 @@ else
 	@.ci/nightly soak
 endif
 
-attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1)
+attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1, TLS=1)
 	$(if $(filter-out 0 1,$(TCP)),$(error TCP=$(TCP): say TCP=1 to attack a server over TCP, and nothing or TCP=0 for shared memory))
-	@cargo run --release --quiet -p attacks -- $(if $(filter 1,$(TCP)),--device tcp) $(NAMES)
+	$(if $(filter-out 0 1,$(TLS)),$(error TLS=$(TLS): say TLS=1 to attack a server with TLS, and nothing or TLS=0 for one without))
+	@cargo run --release --quiet -p attacks $(if $(filter 1,$(TLS)),--features tls) -- $(if $(filter 1,$(TLS)),--tls) $(if $(filter 1,$(TCP)),--device tcp) $(NAMES)
 
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz

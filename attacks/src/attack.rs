@@ -51,6 +51,12 @@ pub(crate) enum Attack {
     Silent,
     /// A stranger on another host connects over TCP by the rules, and makes one call on each connection
     Onecall,
+    /// A stranger stops in the middle of the first message of TLS, on 10,000 connections
+    #[cfg(feature = "tls")]
+    Halfhello,
+    /// A stranger begins 1000 handshakes of TLS a second, and hears nothing of the answer
+    #[cfg(feature = "tls")]
+    Hellos,
 }
 
 /// The user and group of strangers: `nobody`, which has no rights.
@@ -87,6 +93,10 @@ impl Attack {
         Self::Fewfiles,
     ];
 
+    /// The attacks on a server with TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) const ON_TLS: &[Self] = &[Self::Halfhello, Self::Hellos];
+
     /// Returns the user of the attacker; `None` for the user of this process.
     #[must_use]
     pub(crate) fn attacker(self) -> Option<u32> {
@@ -103,6 +113,8 @@ impl Attack {
             | Self::Deaf
             | Self::Silent
             | Self::Onecall => Some(NOBODY),
+            #[cfg(feature = "tls")]
+            Self::Halfhello | Self::Hellos => Some(NOBODY),
             Self::Blockwake
             | Self::Blockread
             | Self::Deadcalls
@@ -156,6 +168,10 @@ impl Attack {
             Self::Lies => over_tcp::lies(target, time),
             Self::Halves => over_tcp::halves(target, time),
             Self::Deaf => over_tcp::deaf(target, time),
+            #[cfg(feature = "tls")]
+            Self::Halfhello => crate::over_tls::half_hellos(target, time),
+            #[cfg(feature = "tls")]
+            Self::Hellos => crate::over_tls::hellos(target, time),
             Self::Silent => {
                 let silent = || TcpPeer::connect_silently(target, peer::tcp);
                 let made = over_tcp::crowd(time, silent)?;

@@ -8,6 +8,8 @@
 // Printing is the purpose of this program.
 #![allow(clippy::print_stdout)]
 
+#[cfg(feature = "tls")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +23,9 @@ use verbline_load::unit::Unit;
 
 use crate::attack::{Attack, Target};
 use crate::dead_calls;
+use crate::devices::ClientDevice;
+#[cfg(feature = "tls")]
+use crate::devices::Pem;
 use crate::limit::Limiter;
 use crate::role::Role;
 use crate::victims::{SERVED, Seen};
@@ -37,6 +42,14 @@ pub(crate) struct Campaign {
     /// Device of the server and of its clients: `soft` or `tcp`
     #[arg(long, default_value = SOFT)]
     device: String,
+    /// Attack a server with TLS, which demands certificates
+    #[cfg(feature = "tls")]
+    #[arg(long)]
+    tls: bool,
+    /// The certificates, once they are needed
+    #[cfg(feature = "tls")]
+    #[arg(skip)]
+    pem: OnceLock<Pem>,
     /// Runs of each attack, in turn with its control; three times as many if its times look like harm
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -55,10 +68,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The kinds of harm that are times of the good client.
-const OF_TIME: [&str; 2] = [SLOW_CALLS, LATENCY];
+const OF_TIME: [&str; 3] = [SLOW_CALLS, LATENCY, HIGH_LATENCY];
 
 const SLOW_CALLS: &str = "slow calls";
 const LATENCY: &str = "latency";
+const HIGH_LATENCY: &str = "latency of one call in a hundred";
 
 /// Largest median latency of the good client, in multiples of the control's.
 const MOST_RATIO: f64 = 1.2;
@@ -79,6 +93,8 @@ impl Campaign {
             self.rounds.max(1)
         );
         let attacks = match self.attacks.is_empty() {
+            #[cfg(feature = "tls")]
+            true if self.tls => Attack::ON_TLS,
             true if self.device == SOFT => Attack::ON_SOFT,
             true => Attack::ON_TCP,
             false => &self.attacks,
@@ -127,11 +143,7 @@ impl Campaign {
         let refused: u32 = runs.iter().map(|run| run.refused).sum();
         let growth = runs.iter().map(|run| run.growth).max().unwrap_or_default();
         let remains = runs.iter().find(|run| run.afterwards != SERVED);
-        let median = |runs: &[Measured]| {
-            let mut times: Vec<_> = runs.iter().map(|run| run.seen.p50).collect();
-            times.sort_unstable();
-            text(times[times.len() / 2])
-        };
+        let median = |runs: &[Measured], of| text(median(runs, of));
         let of_each = |of: fn(&Measured) -> &str| {
             let mut texts: Vec<_> = runs
                 .iter()
@@ -146,13 +158,15 @@ impl Campaign {
         };
         let line = format!(
             "{} runs | good client: {errors} errors, {slow} of {} calls over 10 ms (control {slow_before}), p50 \
-             {} (control {}, ratio {ratio:.2}), max {} | new clients: {refused} of {} refused, slowest \
+             {} (control {}, ratio {ratio:.2}), p99 {} (control {}), max {} | new clients: {refused} of {} refused, slowest \
              {}, reasons: {} | server: blocked threads: {}; {growth} MiB more memory; afterwards: {} | \
              attacker: {}",
             runs.len(),
             sum(&runs, |seen| seen.calls + seen.errors),
-            median(&runs),
-            median(&controls),
+            median(&runs, |seen| seen.p50),
+            median(&controls, |seen| seen.p50),
+            median(&runs, |seen| seen.p99),
+            median(&controls, |seen| seen.p99),
             text(
                 runs.iter()
                     .map(|run| run.seen.max)
@@ -178,7 +192,7 @@ impl Campaign {
         let mut good = self.start_as(
             user,
             Role::Good {
-                device: self.device.clone(),
+                device: self.client_device(),
                 address: address.clone(),
                 time: whole,
                 reconnects: attack == Attack::Fewfiles,
@@ -256,10 +270,32 @@ impl Campaign {
         let core = cores::Cores::choose()?.server;
         let mut args = ServerArgs::spinning(&self.device, core, &Intents::default());
         args.max_files = attack.server_files();
-        let role = Role::Server(role::Role::Calls(args));
+        let role = self.server_role(args);
         let mut server = self.start_as(attack.server(), role)?;
         let address = server.read_line()?;
         Ok((server, address))
+    }
+
+    #[cfg(feature = "tls")]
+    fn server_role(&self, args: ServerArgs) -> Role {
+        match self.tls {
+            true => Role::Secured(args, self.pem.get_or_init(Pem::new).clone()),
+            false => Role::Server(role::Role::Calls(args)),
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn server_role(&self, args: ServerArgs) -> Role {
+        Role::Server(role::Role::Calls(args))
+    }
+
+    /// Returns what the server's clients open.
+    fn client_device(&self) -> ClientDevice {
+        #[cfg(feature = "tls")]
+        if self.tls {
+            return ClientDevice::secured(&self.device, self.pem.get_or_init(Pem::new));
+        }
+        ClientDevice::plain(&self.device)
     }
 
     fn start_attacker(
@@ -315,7 +351,7 @@ impl Campaign {
 
     /// Starts a new client, and returns the sentence that it prints.
     fn call_once(&self, user: Option<u32>, address: &str) -> Outcome<String> {
-        let device = self.device.clone();
+        let device = self.client_device();
         let address = address.to_owned();
         self.start_as(user, Role::New { device, address })?
             .read_line()
@@ -331,11 +367,13 @@ fn harm(controls: &[Measured], runs: &[Measured], ratio: f64) -> Vec<&'static st
     let (slow, slow_before) = (sum(runs, |seen| seen.slow), sum(controls, |seen| seen.slow));
     // The kernel lets calls wait now and then, whoever attacks: over TCP, and for a core.
     let most_slow = 2 * slow_before + sum(runs, |seen| seen.calls) / 1000;
+    let p99 = |runs| median(runs, |seen| seen.p99);
     let any = |of: fn(&Measured) -> bool| runs.iter().any(of);
     let kinds = [
         (any(|run| run.seen.errors > 0), "errors"),
         (slow > most_slow, SLOW_CALLS),
         (ratio > MOST_RATIO, LATENCY),
+        (p99(runs) > 2 * p99(controls), HIGH_LATENCY),
         (any(|run| run.refused > 0), "new clients refused"),
         (any(|run| run.blocks), "blocked threads"),
         (any(|run| run.afterwards != SERVED), "harm remains"),
@@ -351,6 +389,12 @@ fn harm(controls: &[Measured], runs: &[Measured], ratio: f64) -> Vec<&'static st
     ];
     let done = kinds.into_iter().filter(|(is_so, _)| *is_so);
     done.map(|(_, kind)| kind).collect()
+}
+
+fn median(runs: &[Measured], of: fn(&Seen) -> Duration) -> Duration {
+    let mut times: Vec<_> = runs.iter().map(|run| of(&run.seen)).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 fn sum(runs: &[Measured], of: fn(&Seen) -> u64) -> u64 {
@@ -395,6 +439,7 @@ mod tests {
                 errors: 0,
                 slow: 1,
                 p50: Duration::from_micros(20),
+                p99: Duration::from_micros(60),
                 max: Duration::from_millis(12),
             },
             new: 8,

@@ -17,6 +17,8 @@
 //! - [`formats`]: the bytes of the handshake, of the links and of shared memory, and nothing else;
 //! - [`peer`]: a neighbour's connection that was set up by the rules; [`tcp_peer`]: the same over TCP;
 //! - [`role`]: the processes of a campaign; [`limit`]: keeps an attacker to a share of a core;
+//! - `over_tls`: attacks on a server with TLS, with the feature `tls`;
+//! - [`devices`]: what the server and its clients open, with TLS or without;
 //! - [`victims`]: clients that should not notice anything;
 //! - [`watch`]: what the attacked process shows from outside.
 #![forbid(unsafe_code)]
@@ -26,10 +28,13 @@
 mod attack;
 mod campaign;
 mod dead_calls;
+mod devices;
 mod formats;
 mod limit;
 mod neighbours;
 mod over_tcp;
+#[cfg(feature = "tls")]
+mod over_tls;
 mod peer;
 mod role;
 mod strangers;

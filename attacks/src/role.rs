@@ -4,10 +4,15 @@ use std::hint;
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use benches::service::ServerArgs;
 use benches::{Outcome, child, role};
 use serde::{Deserialize, Serialize};
 
 use crate::attack::{Attack, Target};
+use crate::devices::ClientDevice;
+#[cfg(feature = "tls")]
+use crate::devices::Pem;
 use crate::victims::{good_client, new_client};
 
 /// What a process of a campaign does.
@@ -23,13 +28,19 @@ pub(crate) enum Role {
     Idler,
     /// Makes a call each millisecond.
     Good {
-        device: String,
+        device: ClientDevice,
         address: String,
         time: Duration,
         reconnects: bool,
     },
     /// Makes one call on a new connection.
-    New { device: String, address: String },
+    New {
+        device: ClientDevice,
+        address: String,
+    },
+    /// Serves with TLS.
+    #[cfg(feature = "tls")]
+    Secured(ServerArgs, Pem),
     /// Serves.
     #[serde(untagged)]
     Server(role::Role),
@@ -51,6 +62,8 @@ impl Role {
                 reconnects,
             } => good_client(&device, &address, time, reconnects),
             Self::New { device, address } => new_client(&device, &address),
+            #[cfg(feature = "tls")]
+            Self::Secured(args, pem) => args.serve_on(|name| pem.server(name)),
             Self::Server(role) => role.run(),
         }
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use proto::bench::{BenchClient, Fixed};
 use rpc_core::{CallError, LocalChannel, LocalPoller, Request};
-use rpc_transport_verbs::Device;
 use verbline_load::{add_time, histogram};
 
+use crate::devices::ClientDevice;
 use benches::{Outcome, child};
 
 /// Latency above which a call counts as slow.
@@ -33,6 +33,8 @@ pub(crate) struct Seen {
     pub(crate) slow: u64,
     /// Median latency.
     pub(crate) p50: Duration,
+    /// The latency of all but one in a hundred.
+    pub(crate) p99: Duration,
     /// Largest latency.
     pub(crate) max: Duration,
 }
@@ -44,10 +46,11 @@ impl Seen {
             errors,
             slow,
             p50,
+            p99,
             max,
         } = self;
-        let (p50, max) = (p50.as_nanos(), max.as_nanos());
-        format!("{calls} {errors} {slow} {p50} {max}")
+        let [p50, p99, max] = [p50, p99, max].map(|time| time.as_nanos());
+        format!("{calls} {errors} {slow} {p50} {p99} {max}")
     }
 
     /// Parses the line that a good client prints at its end.
@@ -58,11 +61,12 @@ impl Seen {
     pub(crate) fn from_line(line: &str) -> Outcome<Self> {
         let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
         match numbers.as_deref() {
-            Ok(&[calls, errors, slow, p50, max]) => Ok(Self {
+            Ok(&[calls, errors, slow, p50, p99, max]) => Ok(Self {
                 calls,
                 errors,
                 slow,
                 p50: Duration::from_nanos(p50),
+                p99: Duration::from_nanos(p99),
                 max: Duration::from_nanos(max),
             }),
             _ => Err(format!("the good client printed: {line}").into()),
@@ -78,19 +82,19 @@ impl Seen {
 ///
 /// Fails if it cannot connect.
 pub(crate) fn good_client(
-    device: &str,
+    device: &ClientDevice,
     address: &str,
     time: Duration,
     reconnects: bool,
 ) -> Outcome<()> {
     child::end_with_parent()?;
-    let poller = LocalPoller::new(&Device::open(device)?)?;
+    let poller = LocalPoller::new(&device.open()?)?;
     let client = BenchClient::new(poller.connect(address)?);
     call(&poller, &client)?;
     child::write_line_to_parent("connected")?;
     let end = Instant::now() + time;
     if reconnects {
-        let (device, address) = (device.to_owned(), address.to_owned());
+        let (device, address) = (device.clone(), address.to_owned());
         thread::spawn(move || {
             while Instant::now() < end {
                 let _ = connect_and_call(&device, &address);
@@ -116,6 +120,7 @@ pub(crate) fn good_client(
         errors,
         slow,
         p50: Duration::from_nanos(latencies.value_at_quantile(0.5)),
+        p99: Duration::from_nanos(latencies.value_at_quantile(0.99)),
         max: Duration::from_nanos(latencies.max()),
     };
     child::write_line_to_parent(&seen.to_line())?;
@@ -127,7 +132,7 @@ pub(crate) fn good_client(
 /// # Errors
 ///
 /// Fails if the parent has ended.
-pub(crate) fn new_client(device: &str, address: &str) -> Outcome<()> {
+pub(crate) fn new_client(device: &ClientDevice, address: &str) -> Outcome<()> {
     child::end_with_parent()?;
     let answer = match connect_and_call(device, address) {
         Ok(()) => SERVED.to_owned(),
@@ -139,8 +144,8 @@ pub(crate) fn new_client(device: &str, address: &str) -> Outcome<()> {
 /// The line of a new client that got an answer.
 pub(crate) const SERVED: &str = "served";
 
-fn connect_and_call(device: &str, address: &str) -> Outcome<()> {
-    let poller = LocalPoller::new(&Device::open(device)?)?;
+fn connect_and_call(device: &ClientDevice, address: &str) -> Outcome<()> {
+    let poller = LocalPoller::new(&device.open()?)?;
     let client = BenchClient::new(poller.connect(address)?);
     Ok(call(&poller, &client)?)
 }
@@ -161,6 +166,7 @@ mod tests {
             errors: 1,
             slow: 2,
             p50: Duration::from_micros(40),
+            p99: Duration::from_micros(90),
             max: Duration::from_millis(12),
         };
         assert_eq!(

@@ -128,6 +128,18 @@ impl ServerArgs {
     ///
     /// Fails if the server cannot be started.
     pub fn serve(&self) -> Outcome<()> {
+        self.serve_on(Device::open)
+    }
+
+    /// Does the same on the device that `open` opens by its name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server cannot be started.
+    pub fn serve_on<E: Into<Box<dyn std::error::Error>>>(
+        &self,
+        open: impl FnOnce(&str) -> Result<Device, E>,
+    ) -> Outcome<()> {
         child::end_with_parent()?;
         if let Some(files) = self.max_files {
             let limit = Rlimit {
@@ -140,7 +152,7 @@ impl ServerArgs {
         if !self.coalesces {
             rpc_core_testing::disable_coalescing();
         }
-        let device = Device::open(&self.device)?;
+        let device = open(&self.device).map_err(Into::into)?;
         #[cfg(feature = "tls")]
         let device = match &self.tls {
             Some(texts) => device.with_server_tls(texts.server_tls()?),
