@@ -21,7 +21,10 @@ pub const APPLICATION_DATA: u8 = 23;
 
 /// The secrets of one connection, which rustls tells to the key log of its configuration.
 #[derive(Clone, Default)]
-pub struct Secrets(Arc<Mutex<Vec<(String, Vec<u8>)>>>);
+pub struct Secrets(Arc<Mutex<Vec<Told>>>);
+
+/// A label and its secret.
+type Told = (String, Vec<u8>);
 
 impl Secrets {
     /// Returns what seals under the secret with this label, from its first record on; `None` if the
