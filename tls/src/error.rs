@@ -74,6 +74,18 @@ pub enum TlsError {
         /// Where the text is from.
         origin: Origin,
     },
+    /// The certificates of an identity are too long together: no peer would wait for all of them.
+    #[error(
+        "the certificates in {origin} take {len} bytes, and {limit} at most fit into a handshake: leave out the root, and what does not lead to it"
+    )]
+    ChainTooLong {
+        /// Where the text is from.
+        origin: Origin,
+        /// Their length in bytes, in DER.
+        len: usize,
+        /// The most bytes that fit.
+        limit: usize,
+    },
     /// A certificate is malformed, or TLS cannot use it.
     #[error("certificate {position} in {origin} cannot be used: {source}; have it issued again")]
     Certificate {

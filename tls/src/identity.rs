@@ -31,6 +31,10 @@ pub struct Identity {
     source: Arc<Source<Pair>>,
 }
 
+/// The most bytes of certificates. With the other messages that come together with them, they are less
+/// than what waits to be a message of the handshake at most.
+const MAX_CHAIN_LEN: usize = 11 * 1024;
+
 /// A certificate with its key.
 pub(crate) struct Pair {
     pub(crate) key: Arc<SingleCertAndKey>,
@@ -127,6 +131,14 @@ impl Pair {
     fn new(certificates: (&[u8], &Origin), key: (&[u8], &Origin)) -> Result<Self, TlsError> {
         let (text, origin) = certificates;
         let chain = pem::certificates(text, origin)?;
+        let len = chain.iter().map(|certificate| certificate.len()).sum();
+        if len > MAX_CHAIN_LEN {
+            return Err(TlsError::ChainTooLong {
+                origin: origin.clone(),
+                len,
+                limit: MAX_CHAIN_LEN,
+            });
+        }
         for (index, certificate) in chain.iter().enumerate() {
             ParsedCertificate::try_from(certificate).map_err(|source| TlsError::Certificate {
                 origin: origin.clone(),
