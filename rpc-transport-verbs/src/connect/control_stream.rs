@@ -272,3 +272,6 @@ impl fmt::Debug for ControlStream {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
