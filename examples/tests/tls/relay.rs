@@ -98,50 +98,65 @@ fn what_is_changed_on_the_way_ends_the_connection_and_reaches_no_message() {
     let untouched = relay(address.clone(), Arc::new(count));
     let greeting = greet(&client, &untouched, 300_000).unwrap();
     assert_eq!(greeting.len(), 300_013);
-    for connection in [0, 1] {
-        for to_server in [true, false] {
+    thread::scope(|scope| {
+        for (connection, to_server) in [(0, true), (0, false), (1, true), (1, false)] {
             let all = passed[connection][usize::from(to_server)].load(Ordering::SeqCst);
-            // A length that is changed after the handshake is waited for, as bytes are that somebody
-            // holds back: on the first connection, hardly any follow.
-            let all = all - 200;
-            for offset in [0, 3, 40, 200, all / 2, all * 3 / 4, all] {
-                for is_repeated in [true, false] {
-                    let done = Arc::new(AtomicBool::new(false));
-                    let is_done = Arc::clone(&done);
-                    let meddle = move |place: Place, bytes: &mut Vec<u8>| {
-                        let is_here =
-                            (place.connection, place.to_server) == (connection, to_server);
-                        let end = place.passed + bytes.len();
-                        if !is_here || end <= offset || is_done.swap(true, Ordering::SeqCst) {
-                            return;
-                        }
-                        let at = offset.saturating_sub(place.passed);
-                        // Fewer bytes than a header has are waited for.
-                        match is_repeated && at + 5 <= bytes.len() {
-                            true => {
-                                let end = bytes.len().min(at + 50);
-                                let again = bytes[at..end].to_vec();
-                                bytes.splice(at..at, again);
-                            }
-                            false => bytes[at] ^= 0x10,
-                        }
-                    };
-                    let address = relay(address.clone(), Arc::new(meddle));
-                    let calls = call_until_it_fails(&client, &address);
-                    assert!(done.load(Ordering::SeqCst), "nothing was changed");
-                    calls.expect_err(&format!(
-                        "nobody noticed that byte {offset} of connection {connection} was \
-                         changed: to the server {to_server}, repeated {is_repeated}"
-                    ));
+            let (client, address) = (&client, &address);
+            scope.spawn(move || {
+                // A length that is changed after the handshake is waited for, as bytes are that
+                // somebody holds back: on the first connection, hardly any follow.
+                let all = all - 200;
+                for offset in [0, 3, 40, 200, all / 2, all * 3 / 4, all] {
+                    for is_repeated in [true, false] {
+                        change(
+                            (connection, to_server, offset, is_repeated),
+                            client,
+                            address,
+                        );
+                    }
                 }
-            }
+            });
         }
-    }
+    });
     assert_eq!(
         greet(&client, &address, 10).unwrap(),
         "ada.example: xxxxxxxxxx"
     );
     server.shutdown().unwrap();
+}
+
+/// Changes what passes in one place, and has calls made until that is noticed.
+fn change(
+    (connection, to_server, offset, is_repeated): (usize, bool, usize, bool),
+    client: &Device,
+    address: &str,
+) {
+    let done = Arc::new(AtomicBool::new(false));
+    let is_done = Arc::clone(&done);
+    let meddle = move |place: Place, bytes: &mut Vec<u8>| {
+        let is_here = (place.connection, place.to_server) == (connection, to_server);
+        let end = place.passed + bytes.len();
+        if !is_here || end <= offset || is_done.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let at = offset.saturating_sub(place.passed);
+        // Fewer bytes than a header has are waited for.
+        match is_repeated && at + 5 <= bytes.len() {
+            true => {
+                let end = bytes.len().min(at + 50);
+                let again = bytes[at..end].to_vec();
+                bytes.splice(at..at, again);
+            }
+            false => bytes[at] ^= 0x10,
+        }
+    };
+    let address = relay(address.to_owned(), Arc::new(meddle));
+    let calls = call_until_it_fails(client, &address);
+    assert!(done.load(Ordering::SeqCst), "nothing was changed");
+    calls.expect_err(&format!(
+        "nobody noticed that byte {offset} of connection {connection} was changed: to the server \
+         {to_server}, repeated {is_repeated}"
+    ));
 }
 
 /// Two clients' connections for calls are exchanged on their way: neither gets the other's.
