@@ -274,4 +274,4 @@ impl fmt::Debug for ControlStream {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,7 +6,7 @@ use super::*;
 
 /// Records that are their length and their bytes. One with the length [`END`] is the last.
 #[derive(Debug)]
-struct Framed;
+pub(crate) struct Framed;
 
 const END: [u8; 2] = [0xff; 2];
 

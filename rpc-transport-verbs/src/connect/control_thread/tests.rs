@@ -28,6 +28,7 @@ use crate::transport::wakeup::Wakeup;
 #[path = "../../../tests/other_address/mod.rs"]
 mod other_address;
 mod room;
+mod securing;
 
 /// Time limit of a wait for an event that has to occur. It bounds failing tests only.
 const PATIENCE: Duration = Duration::from_secs(20);
