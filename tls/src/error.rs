@@ -14,7 +14,14 @@ use crate::certificate::UnreadableCertificate;
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{path} cannot be read: {source}; check its permissions", path = path.display())]
+    #[error(
+        "{path} cannot be read: {source}; {remedy}",
+        path = path.display(),
+        remedy = match source.kind() {
+            io::ErrorKind::NotFound => "check the path, which is relative to where the program runs",
+            _ => "check its permissions",
+        }
+    )]
     Read {
         /// The path as the program gave it.
         path: PathBuf,

@@ -33,11 +33,11 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
-    /// Ends the connections that are old, and gives the surplus credits of idle connections back to their peers: a client connection on
-    /// which no call has started for a while returns its credits above the initial window, so that
-    /// other clients can use them. A server's connection on which no stream was open for a while
-    /// returns all of its credits. Called before a sleep, and periodically otherwise; extra calls are
-    /// cheap.
+    /// Ends the connections that are old, and gives the surplus credits of idle ones back to their
+    /// peers: a client connection on which no call has started for a while returns its credits above
+    /// the initial window, so that other clients can use them. A server's connection on which no stream
+    /// was open for a while returns all of its credits. Called before a sleep, and periodically
+    /// otherwise; extra calls are cheap.
     pub(crate) fn on_idle(&self, now: Instant) {
         let state = &mut *self.state.borrow_mut();
         // Limits the rate, because there may be thousands of links and thousands of sleeps a

@@ -10,20 +10,12 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
-use verbline_verbs::for_transport::{BadRecord, LinkBytes, ReadAhead, RecordLayer};
+use verbline_verbs::for_transport::{
+    BadRecord, LinkBytes, MAX_PLAIN, MAX_RECORD, MOST_EMPTY, ReadAhead, RecordLayer,
+};
 
 /// Maximum number of bytes that are read from the socket at a time, if they are in records.
 const READ_LEN: usize = 4096;
-
-/// Maximum length of a record, as the layer has it.
-const MAX_RECORD: usize = 17 * 1024;
-
-/// Maximum number of bytes that are sealed at a time, as the layer has it.
-const MAX_PLAIN: usize = 16 * 1024;
-
-/// Maximum number of records in a row without bytes: a peer that sends more keeps this side busy with
-/// nothing.
-const MOST_EMPTY: u32 = 64;
 
 /// The bytes of a connection.
 pub(crate) struct ControlStream {

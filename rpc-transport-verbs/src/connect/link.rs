@@ -16,9 +16,10 @@
 //! taken for a message of a queue pair.
 //!
 //! Without TLS, nothing is encrypted. With it, TLS begins with the first byte of the connection, so
-//! that the hello with its secret is inside of it. Whoever is on the way could read a secret in the clear, use it first, and have the queue pair of a client that has proved who it
-//! is: nothing else says that the two connections are of one client. Such a hello cannot be looked
-//! at while it waits in the socket: records are read, and what was read beyond it goes to the queue
+//! that the hello with its secret is inside. Whoever is on the way could read a secret in the clear,
+//! use it first, and have the queue pair of a client that has proved who it is: nothing else says
+//! that the two connections are of one client. A hello inside of TLS cannot be looked at while it
+//! waits in the socket: records are read, and what was read beyond it goes to the queue
 //! pair with the socket and the layer ([`LinkBytes`](verbline_verbs::for_transport::LinkBytes)).
 
 use std::fmt;

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rpc_core::PeerCertificate;
-use verbline_verbs::for_transport::RecordLayer;
+use verbline_verbs::for_transport::{MAX_RECORD, RecordLayer};
 
 /// The first byte of a connection that begins with such a handshake: a record of TLS with a message of
 /// the handshake. Verbline's own begin with another one.
 pub(crate) const FIRST_BYTE: u8 = 0x16;
 
 /// Maximum number of bytes that may wait until they are a message of the handshake: a record of TLS.
-pub(crate) const MAX_WAITING: usize = 17 * 1024;
+pub(crate) const MAX_WAITING: usize = MAX_RECORD;
 
 /// Why a connection is not secured. It prints as a sentence for the people who set up both sides.
 pub(crate) type SecurityError = Box<dyn Error + Send + Sync>;

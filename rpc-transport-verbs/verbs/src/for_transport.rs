@@ -13,8 +13,9 @@ pub use crate::fork_sockets::keep_from_children;
 pub use crate::key_history::KeyHistory;
 pub use crate::member_list::{Listed, MemberList, MemberOrder};
 pub use crate::provider::{
-    AwaitedClaim, BadRecord, Credentials, InlineError, LinkBytes, LinkTarget, Opened, ReadAhead,
-    RecordLayer, is_forked, kernel_device_names, rdma_device_names,
+    AwaitedClaim, BadRecord, Credentials, InlineError, LinkBytes, LinkTarget, MAX_PLAIN,
+    MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer, is_forked, kernel_device_names,
+    rdma_device_names,
 };
 pub use crate::system_error::epoll_add;
 pub use crate::types::LockedMemory;

@@ -71,7 +71,7 @@ fn a_file_that_cannot_be_used_is_named() {
         }
     };
     check(&|file| fs::remove_file(file).unwrap(), |error| {
-        matches!(error, TlsError::Read { .. })
+        matches!(error, TlsError::Read { .. }) && error.to_string().contains("check the path")
     });
     check(
         &|file| {

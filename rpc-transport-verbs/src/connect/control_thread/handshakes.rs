@@ -5,8 +5,8 @@
 //! complete message is progress. All users of a host count as one host, so over loopback, a user can
 //! end the handshakes of another.
 //!
-//! A stage that waits for this side has no deadline, except for the wait for a connection of the server
-//! (`places.rs`), and the handshake of TLS, which is a part of the first stage and costs a stranger nothing.
+//! A stage that waits for this side has no deadline, with two exceptions: the wait for a connection of
+//! the server (`places.rs`), and the handshake of TLS, which belongs to the first stage.
 
 use rpc_core::transport::Host;
 use verbline_verbs::for_transport::strangers::{self, Limits, Rank, Strangers};

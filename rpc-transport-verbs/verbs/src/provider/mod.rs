@@ -41,7 +41,8 @@ pub(crate) use queue_pair::QueuePair;
 pub(crate) use queue_pair_options::QueuePairOptions;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
 pub use soft::{
-    AwaitedClaim, BadRecord, Credentials, LinkBytes, LinkTarget, Opened, ReadAhead, RecordLayer,
+    AwaitedClaim, BadRecord, Credentials, LinkBytes, LinkTarget, MAX_PLAIN, MAX_RECORD, MOST_EMPTY,
+    Opened, ReadAhead, RecordLayer,
 };
 #[cfg(feature = "test-util")]
 pub use soft::{Killer, SimulatedProcess};

@@ -4,10 +4,14 @@ use std::fmt;
 use std::ops::Range;
 
 /// Maximum number of bytes, those of a record of TLS, that one call of [`RecordLayer::seal`] gets.
-pub(crate) const MAX_PLAIN: usize = 16 * 1024;
+pub const MAX_PLAIN: usize = 16 * 1024;
 
 /// Maximum length in bytes of a record that a peer may send. TLS 1.3 permits 16,645.
-pub(crate) const MAX_RECORD: usize = 17 * 1024;
+pub const MAX_RECORD: usize = 17 * 1024;
+
+/// Maximum number of records in a row without bytes: a peer that sends more keeps this side busy with
+/// nothing.
+pub const MOST_EMPTY: u32 = 64;
 
 /// The records of one connection, in both directions, from the first one after its set-up on. Both see
 /// memory of the link alone, and never that of the application: so a layer needs no unsafe code.

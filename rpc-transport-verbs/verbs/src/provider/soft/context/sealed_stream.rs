@@ -22,7 +22,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::parts::{Part, Pieces};
-use super::record_layer::{BadRecord, MAX_PLAIN, MAX_RECORD, Opened, ReadAhead, RecordLayer};
+use super::record_layer::{
+    BadRecord, MAX_PLAIN, MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer,
+};
 use crate::provider::soft::shared::copy::copy_buffered;
 
 /// How the streams of links are written.
@@ -33,10 +35,6 @@ pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DO
 const MOST_SENT: usize = 64 * 1024;
 const LEAST_READ: usize = 4 * 1024;
 const MOST_READ: usize = 64 * 1024;
-
-/// Maximum number of records in a row without bytes for the link: a peer that sends more keeps this
-/// side busy with nothing.
-const MOST_EMPTY: u32 = 64;
 
 /// The bytes of a link, in records.
 pub(crate) struct SealedStream {
