@@ -130,7 +130,9 @@ pub const VERBS: Package = Package {
         layer("log_limit", &["log_limit"], &[]),
         layer("key_history", &["key_history"], &[]),
         layer("strangers", &["strangers"], &[]),
-        layer("types", &["types"], &[]),
+        layer("record_layer", &["record_layer"], &[]),
+        // Options of tests name what makes the records of links.
+        layer("types", &["types"], &["record_layer"]),
         layer(
             "provider::work",
             &[
@@ -169,6 +171,7 @@ pub const VERBS: Package = Package {
                 "event_fd",
                 "key_history",
                 "member_list",
+                "record_layer",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -244,6 +247,7 @@ pub const VERBS: Package = Package {
                 "hooks",
                 "affinity",
                 "member_list",
+                "record_layer",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -329,6 +333,7 @@ pub const VERBS: Package = Package {
                 "event_fd",
                 "fork_sockets",
                 "strangers",
+                "record_layer",
                 "types",
                 "provider",
                 "verbs",

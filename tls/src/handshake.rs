@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use rpc_core::PeerCertificate;
-use rustls::AlertDescription;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
 };
+use rustls::{AlertDescription, ClientConfig, ServerConfig};
 
 use crate::certificate;
 use crate::client_tls::ClientTls;
@@ -68,12 +68,17 @@ impl Handshake {
     ///
     /// If the system has no random bytes.
     pub fn of_server(tls: &ServerTls) -> Result<Self, HandshakeError> {
-        let connection = UnbufferedServerConnection::new(tls.config()).map_err(|source| {
-            HandshakeError::Tls {
+        Self::of_server_config(tls.config())
+    }
+
+    /// Begins a handshake as a server with this configuration, for tests.
+    #[doc(hidden)]
+    pub fn of_server_config(config: Arc<ServerConfig>) -> Result<Self, HandshakeError> {
+        let connection =
+            UnbufferedServerConnection::new(config).map_err(|source| HandshakeError::Tls {
                 role: Role::Server,
                 source,
-            }
-        })?;
+            })?;
         Ok(Self {
             side: Side::Server(Box::new(connection)),
             has_heard: false,
@@ -87,7 +92,16 @@ impl Handshake {
     /// If no certificate can be for `host`, or the system has no random bytes.
     pub fn of_client(tls: &ClientTls, host: &str) -> Result<Self, BeginError> {
         let name = tls.server_name(host)?;
-        let connection = UnbufferedClientConnection::new(tls.config(), name).map_err(|source| {
+        Ok(Self::of_client_config(tls.config(), name)?)
+    }
+
+    /// Begins a handshake as a client with this configuration, for tests.
+    #[doc(hidden)]
+    pub fn of_client_config(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> Result<Self, HandshakeError> {
+        let connection = UnbufferedClientConnection::new(config, name).map_err(|source| {
             HandshakeError::Tls {
                 role: Role::Client,
                 source,

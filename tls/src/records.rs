@@ -160,8 +160,9 @@ impl Records {
         self.seal_as(APPLICATION_DATA, len, fill, sealed)
     }
 
-    #[cfg(test)]
-    pub(crate) fn use_each_key_for(&mut self, records: u64) {
+    /// Makes each key seal this many records, for tests.
+    #[doc(hidden)]
+    pub fn use_each_key_for(&mut self, records: u64) {
         self.most_sealed = records;
     }
 

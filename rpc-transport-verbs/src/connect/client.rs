@@ -243,21 +243,18 @@ impl HandshakeDialer {
             .map_err(|e| device_error(e.into()))?;
         if let Some(secret) = welcome.link_secret {
             let link = self.dial_link((address, remote), secret, (timeout, deadline));
-            let link = link.map_err(|error| match error {
-                LinkError::Refused(reason) => ConnectError::Refused {
+            let link = link.map_err(|error| {
+                let refused = |reason: PeerSentence| ConnectError::Refused {
                     address: address.to_owned(),
                     reason: reason.to_string(),
-                },
-                LinkError::Connect(error) => error,
-                LinkError::Exchange(error) => {
-                    match refusal_after_welcome(&mut stream, &mut handshake, deadline) {
-                        Some(reason) => ConnectError::Refused {
-                            address: address.to_owned(),
-                            reason: reason.to_string(),
-                        },
-                        None => failed((Reached::Admitted, error)),
-                    }
-                }
+                };
+                let error = match error {
+                    LinkError::Refused(reason) => return refused(reason),
+                    LinkError::Connect(error) => error,
+                    LinkError::Exchange(error) => failed((Reached::Admitted, error)),
+                };
+                let reason = refusal_after_welcome(&mut stream, &mut handshake, deadline);
+                reason.map_or(error, refused)
             })?;
             let adopted = qp_rts.queue_pair.adopt_link(link);
             adopted.map_err(|e| device_error(e.into()))?;

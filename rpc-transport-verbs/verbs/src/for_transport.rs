@@ -13,14 +13,16 @@ pub use crate::fork_sockets::keep_from_children;
 pub use crate::key_history::KeyHistory;
 pub use crate::member_list::{Listed, MemberList, MemberOrder};
 pub use crate::provider::{
-    AwaitedClaim, BadRecord, Credentials, InlineError, LinkBytes, LinkTarget, MAX_PLAIN,
-    MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer, is_forked, kernel_device_names,
+    AwaitedClaim, Credentials, InlineError, LinkBytes, LinkTarget, is_forked, kernel_device_names,
     rdma_device_names,
+};
+pub use crate::record_layer::{
+    BadRecord, MAX_PLAIN, MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer,
 };
 pub use crate::system_error::epoll_add;
 pub use crate::types::LockedMemory;
 #[cfg(feature = "test-util")]
-pub use crate::types::WindowFault;
+pub use crate::types::{LinkRecords, WindowFault};
 pub use crate::window_trial::WindowTrialError;
 
 /// Hooks for the simulation: the source of time, and the points where it injects faults.

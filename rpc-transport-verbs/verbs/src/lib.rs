@@ -184,6 +184,7 @@ mod prefetch;
 mod protection_domain;
 mod provider;
 mod queue_pair;
+mod record_layer;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;

@@ -1,6 +1,8 @@
 //! [`Authority`]: issues certificates for tests and benchmarks, as PEM text. It panics where a program would
 //! return an error.
 
+#[cfg(feature = "agreed")]
+pub mod agreed;
 #[cfg(feature = "hostile")]
 pub mod hostile;
 #[cfg(feature = "hostile")]

@@ -40,10 +40,7 @@ pub(crate) use protection_domain::ProtectionDomain;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use queue_pair_options::QueuePairOptions;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
-pub use soft::{
-    AwaitedClaim, BadRecord, Credentials, LinkBytes, LinkTarget, MAX_PLAIN, MAX_RECORD, MOST_EMPTY,
-    Opened, ReadAhead, RecordLayer,
-};
+pub use soft::{AwaitedClaim, Credentials, LinkBytes, LinkTarget};
 #[cfg(feature = "test-util")]
 pub use soft::{Killer, SimulatedProcess};
 pub(crate) use soft::{Nonce, OnClaim};

@@ -82,6 +82,8 @@ pub use queue_pair_capabilities::QueuePairCapabilities;
 pub use queue_pair_query::QpInitAttributes;
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use rate::{LinkSpeed, LinkWidth, Rate};
+#[cfg(any(test, feature = "test-util"))]
+pub use soft_options::LinkRecords;
 #[cfg(feature = "test-util")]
 pub use soft_options::WindowFault;
 pub use soft_options::{ReadExecution, ReceiveOrder, SoftOptions, SoftPath};

@@ -1,6 +1,11 @@
 //! Options of the software device.
 
+#[cfg(any(test, feature = "test-util"))]
+use std::net::SocketAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
+
+#[cfg(any(test, feature = "test-util"))]
+use crate::record_layer::RecordLayer;
 
 /// Options of the software device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,12 +25,27 @@ pub struct SoftOptions {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub window_fault: WindowFault,
-    /// Whether the context's links over TCP are in records, as over TLS, for tests. Both sides have to
+    /// The records that the context's links over TCP are in, as over TLS, for tests. Both sides have to
     /// say the same.
     #[cfg(any(test, feature = "test-util"))]
     #[doc(hidden)]
-    pub link_records: bool,
+    pub link_records: Option<LinkRecords>,
 }
+
+/// Returns one side's records of the link between two addresses, for tests. The first one is its own.
+#[cfg(any(test, feature = "test-util"))]
+#[derive(Clone, Copy, Debug)]
+pub struct LinkRecords(pub fn(SocketAddr, SocketAddr) -> Box<dyn RecordLayer>);
+
+#[cfg(any(test, feature = "test-util"))]
+impl PartialEq for LinkRecords {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+#[cfg(any(test, feature = "test-util"))]
+impl Eq for LinkRecords {}
 
 /// What is wrong with the memory windows of a device, as far as it has any.
 #[cfg(feature = "test-util")]

@@ -8,7 +8,7 @@
 //! SEED=17 cargo test --test conformance -- walk
 //! SHARED_RECEIVES=oldest cargo test --test conformance   # see `SoftOptions::shared_receive_order`
 //! READS=target cargo test --test conformance             # see `SoftOptions::read_execution`
-//! RECORDS=test VERBLINE_DEVICE=tcp cargo test --features test-util --test conformance   # in records, as over TLS
+//! RECORDS=tls VERBLINE_DEVICE=tcp cargo test --features test-util --test conformance     # over TLS
 //! ```
 //!
 //! A case passes, deviates or is not supported; any other outcome is a failure:

@@ -4,10 +4,15 @@
 // Each test program uses a different part of this.
 #![allow(dead_code)]
 
+#[cfg(feature = "test-util")]
+mod tls_records;
+
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "test-util")]
+use verbline_verbs::for_transport::LinkRecords;
 use verbline_verbs::{
     Access, AckTimeout, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue,
     CompletionStatus, Context, DeviceName, MemoryRegion, PortAddress, PostError, ProtectionDomain,
@@ -44,7 +49,7 @@ pub(crate) fn device() -> &'static str {
 /// Returns the options under which `soft` is tested: its own, unless these variables change them. If
 /// `SHARED_RECEIVES` is `oldest`, it takes the receives of a shared queue in the order of network
 /// devices. If `READS` is `target`, the side that owns the memory executes READs. If `RECORDS` is
-/// `test`, links over TCP are in records, as over TLS.
+/// `tls`, links over TCP are in the records of TLS.
 pub(crate) fn soft_options() -> SoftOptions {
     if cfg!(not(feature = "test-util")) {
         let records = std::env::var("RECORDS");
@@ -73,7 +78,7 @@ pub(crate) fn soft_options() -> SoftOptions {
             _ => SoftPath::SharedMemory,
         },
         #[cfg(feature = "test-util")]
-        link_records: is_in_records(),
+        link_records: is_in_records().then_some(LinkRecords(tls_records::layer)),
         ..SoftOptions::default()
     }
 }
@@ -82,8 +87,8 @@ pub(crate) fn soft_options() -> SoftOptions {
 fn is_in_records() -> bool {
     std::env::var("RECORDS").is_ok_and(|records| match records.as_str() {
         "none" => false,
-        "test" => true,
-        other => panic!("RECORDS is none or test, not {other:?}"),
+        "tls" => true,
+        other => panic!("RECORDS is none or tls, not {other:?}"),
     })
 }
 

@@ -124,9 +124,6 @@ mod unreliable;
 mod wire;
 
 pub(super) use capacities::{DEVICE_NAME, TCP_DEVICE_NAME};
-pub use context::record_layer::{
-    BadRecord, MAX_PLAIN, MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer,
-};
 pub(super) use objects::completion_channel::CompletionChannel;
 pub(super) use objects::device::device_infos;
 pub(super) use objects::{

@@ -9,6 +9,8 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+#[cfg(any(test, feature = "test-util"))]
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -16,10 +18,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, Shutdown};
 
 use super::parts::Part;
-use super::record_layer::{ReadAhead, RecordLayer};
 use super::sealed_stream::{SEND_FLAGS, SealedStream};
+use crate::record_layer::{ReadAhead, RecordLayer};
 #[cfg(any(test, feature = "test-util"))]
-use super::test_records::TestRecords;
+use crate::types::LinkRecords;
 use crate::types::SoftOptions;
 
 /// The bytes of one link.
@@ -41,8 +43,15 @@ impl LinkStream {
     )]
     pub(crate) fn new(socket: OwnedFd, options: &SoftOptions) -> Self {
         #[cfg(any(test, feature = "test-util"))]
-        if options.link_records {
-            return Self::sealed(socket, Box::<TestRecords>::default(), ReadAhead::default());
+        if let Some(LinkRecords(of)) = options.link_records {
+            let socket = TcpStream::from(socket);
+            return match (socket.local_addr(), socket.peer_addr()) {
+                (Ok(own), Ok(peer)) => {
+                    Self::sealed(socket.into(), of(own, peer), ReadAhead::default())
+                }
+                // The peer has closed it already, so nothing travels.
+                _ => Self::Plain(socket.into()),
+            };
         }
         Self::Plain(socket)
     }

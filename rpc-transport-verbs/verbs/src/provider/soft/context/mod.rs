@@ -22,7 +22,6 @@ pub(super) mod queue_pair;
 pub(super) mod queue_pairs;
 pub(super) mod ready_peers;
 pub(super) mod receive_queue;
-pub(super) mod record_layer;
 pub(super) mod regions;
 pub(super) mod responder;
 pub(super) mod retry;
@@ -31,7 +30,7 @@ pub(super) mod send_queue;
 pub(super) mod state;
 pub(super) mod tcp_link;
 pub(super) mod tcp_links;
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(test)]
 pub(super) mod test_records;
 pub(super) mod waiting;
 pub(super) mod window_table;

@@ -22,10 +22,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::parts::{Part, Pieces};
-use super::record_layer::{
+use crate::provider::soft::shared::copy::copy_buffered;
+use crate::record_layer::{
     BadRecord, MAX_PLAIN, MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer,
 };
-use crate::provider::soft::shared::copy::copy_buffered;
 
 /// How the streams of links are written.
 pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);

@@ -1,4 +1,4 @@
-//! [`TestRecords`]: records for tests. They hide nothing from anybody, but whoever takes them for the
+//! [`TestRecords`]: records for the tests of this crate. They hide nothing from anybody, but whoever takes them for the
 //! bytes of a link, or loses, repeats or reorders some, is found out.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //!
 //! The end is a record without bytes and sum whose `n` is 65535.
 
-use super::record_layer::{BadRecord, MAX_PLAIN, Opened, RecordLayer};
+use crate::record_layer::{BadRecord, MAX_PLAIN, Opened, RecordLayer};
 
 /// Lengths of the records that are sealed, in turn.
 const LENGTHS: [usize; 5] = [1, 2, 3, 17, MAX_PLAIN];

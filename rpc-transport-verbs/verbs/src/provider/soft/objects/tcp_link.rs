@@ -11,11 +11,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::queue_pair::QueuePair;
 use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::link_stream::LinkStream;
-use crate::provider::soft::context::record_layer::{ReadAhead, RecordLayer};
 use crate::provider::soft::context::tcp_link::TcpLink;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::process::tcp_port;
 use crate::provider::soft::wire::hello::{Hello, LinkAddress};
+use crate::record_layer::{ReadAhead, RecordLayer};
 use crate::types::{Gid, ModifyError, Psn, QpNum, SoftOptions};
 
 impl QueuePair {

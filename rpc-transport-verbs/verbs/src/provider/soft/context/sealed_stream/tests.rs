@@ -4,8 +4,8 @@ use std::os::unix::net::UnixStream;
 use proptest::prelude::*;
 
 use super::*;
-use crate::provider::soft::context::record_layer::BadRecord;
 use crate::provider::soft::context::test_records::{END, TestRecords};
+use crate::record_layer::BadRecord;
 
 /// A stream, and the peer's end of its connection.
 struct Pair {

@@ -6,6 +6,7 @@ use crate::for_transport::{BadRecord, LinkBytes, Opened, ReadAhead, RecordLayer}
 use crate::provider::soft::context::link_stream::LinkStream;
 use crate::provider::soft::context::tcp_link::Phase;
 use crate::provider::soft::context::test_records::{END, TestRecords};
+use crate::types::LinkRecords;
 
 /// An attack in records.
 struct InRecords {
@@ -342,7 +343,7 @@ fn records_begin_behind_the_hello() {
     let side = |path| {
         let options = SoftOptions {
             path,
-            link_records: true,
+            link_records: Some(LinkRecords(|_, _| Box::<TestRecords>::default())),
             ..SoftOptions::default()
         };
         Side::on(Context::open_soft(options).expect("a context"), false)
