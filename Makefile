@@ -34,7 +34,7 @@ count: ## Count what a call costs under valgrind; fails if it costs more than ac
 figures: ## Print the figures of the source tree: lines, functions, asserts, circles, tests, documents
 	@cargo run --quiet -p tidy
 
-nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions ratios fuzz soak newest gateway judges tls_judges advisories')
+nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions ratios fuzz soak newest gateway judges tls_judges builds advisories')
 	@.ci/nightly $(ONLY)
 
 # -- Single checks
