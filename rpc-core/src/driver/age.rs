@@ -3,10 +3,17 @@
 //!
 //! An old connection is announced to its client, as in a shutdown: the client starts its next calls on
 //! another one, and those that have begun end. It is closed when nothing is left of it, or when its grace
-//! is over. Both are looked at with the maintenance of idle connections, each second.
+//! is over. Both are looked at with the maintenance of idle connections, each second at least: a timer sees
+//! to it, because a poller that is busy does not sleep.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
+
+use super::{State, TimerTarget};
+use crate::transport::Transport;
+
+/// Longest time between two looks at the ages.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How old a connection may be, and how long its calls may go on then.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +71,13 @@ impl Lifetime {
             Phase::Old(Some(end)) if end <= now => Ageing::Close,
             Phase::Young(_) | Phase::Old(_) => Ageing::Nothing,
         }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Has the ages looked at again after this moment, however busy the poller is then.
+    pub(super) fn look_at_ages_after(&mut self, now: Instant) {
+        self.timers.insert(now + LOOK_EVERY, TimerTarget::Ages);
     }
 }
 

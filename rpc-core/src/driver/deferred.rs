@@ -83,6 +83,11 @@ impl<T: Transport> Driver<T> {
                     state.wakers.extend(waker);
                 }
                 TimerTarget::Permit(permit) => state.settled.push(permit),
+                TimerTarget::Ages => {
+                    state.look_at_ages_after(now);
+                    drop(borrowed);
+                    self.on_idle(now);
+                }
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);

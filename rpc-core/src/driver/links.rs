@@ -99,7 +99,9 @@ impl<T: Transport> Driver<T> {
 
     /// Has the connections of clients that connect from now on end when they are so old.
     pub(crate) fn limit_connection_age(&self, age: ConnectionAge) {
-        self.state.borrow_mut().connection_age = Some(age);
+        let mut state = self.state.borrow_mut();
+        state.connection_age = Some(age);
+        state.look_at_ages_after(self.clock.now());
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.

@@ -15,7 +15,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::age::Ageing;
+use super::age::{Ageing, LOOK_EVERY};
 use super::link::{Link, LinkKey};
 use super::{Driver, State};
 use crate::stats::ConnectionMemory;
@@ -42,7 +42,7 @@ impl<T: Transport> Driver<T> {
         let state = &mut *self.state.borrow_mut();
         // Limits the rate, because there may be thousands of links and thousands of sleeps a
         // second.
-        let is_soon = |before: Instant| now.duration_since(before) < IDLE_TIME / 2;
+        let is_soon = |before: Instant| now.duration_since(before) < LOOK_EVERY;
         if state.idle_checked_at.is_some_and(is_soon) {
             return;
         }

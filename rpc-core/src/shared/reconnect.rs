@@ -35,9 +35,10 @@ use crate::driver::handle::Poller;
 use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
-/// How many connections to servers that go away a channel may have at one poller, for calls that
-/// finish. It makes no further connection until one of them has ended.
-const MOST_RETIRING: usize = 2;
+/// How many connections that their servers end a channel may have at one poller, for calls that finish. It
+/// makes no further connection until one of them has ended. A server that limits ages has several at a time,
+/// if calls may go on for longer than an age.
+const MOST_RETIRING: usize = 16;
 
 /// The server that a channel connects to, and how.
 pub(super) struct Target {
@@ -273,7 +274,8 @@ impl<T: Transport> Reconnect<T> {
             return Some(self.fail(ConnectError::Refused {
                 address: self.target.address.clone(),
                 reason: format!(
-                    "the calls of {MOST_RETIRING} earlier connections, whose servers have shut down, have not ended"
+                    "the calls of {MOST_RETIRING} earlier connections, which their servers end, have not ended: \
+                     end streams sooner, or lengthen the server's `max_connection_age`"
                 ),
             }));
         }

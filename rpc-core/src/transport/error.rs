@@ -34,7 +34,10 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Local => f.write_str("closed by this side"),
             Self::PeerGone => f.write_str("the peer closed the connection or its process ended"),
-            Self::GoingAway => f.write_str("the server is shutting down"),
+            Self::GoingAway => f.write_str(
+                "the server has ended this connection: it is shutting down, or the connection has reached \
+                 the server's `max_connection_age`",
+            ),
             Self::Evicted => f.write_str(
                 "the server has no connection left, and has given this one, which was not in use, to a new \
                  client: raise `connections` on the server",
