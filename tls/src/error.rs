@@ -142,6 +142,17 @@ pub enum TlsError {
         /// What is wrong with it.
         source: rustls::Error,
     },
+    /// Two revocation lists are of one issuer and one scope. Whoever verifies looks at one of them only.
+    #[error(
+        "two revocation lists in {origin} are of one issuer, {issuer}: leave the newest one only, since a \
+         later list has all that an earlier one has"
+    )]
+    CrlTwice {
+        /// Where the second one is from.
+        origin: Origin,
+        /// The name of the issuer.
+        issuer: String,
+    },
     /// The operating system has no root certificates.
     #[error(
         "the system has no root certificate{}; install `ca-certificates`, or name a file of roots",

@@ -10,6 +10,8 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
+use x509_parser::oid_registry::OID_X509_EXT_ISSUER_DISTRIBUTION_POINT;
+use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use crate::error::{Origin, TlsError};
 use crate::pem;
@@ -97,12 +99,13 @@ impl Roots {
     /// listed is refused.
     ///
     /// From then on, so is each certificate about whose issuer there is no list: every authority on the
-    /// way, with the root, has to have one. A list is used beyond the time of its next
-    /// update. A second file adds to the first one.
+    /// way, with the root, has to have one. A list is used beyond the time of its next update. A
+    /// second file has the lists of other issuers. A file may have 16 MiB.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read or is malformed, or if it has no list.
+    /// Returns an error if the file cannot be read or is malformed, if it has no list, or if two lists
+    /// are of one issuer.
     pub fn with_crl_file(self, path: impl Into<PathBuf>) -> Result<Self, TlsError> {
         let mut crl_files = self.crl_files;
         crl_files.push(path.into());
@@ -178,12 +181,20 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
             store(text, &anchors.origin())?
         }
     };
-    let mut crls = Vec::new();
+    let (mut crls, mut scopes) = (Vec::new(), Vec::new());
     for (path, text) in crl_files.iter().zip(contents) {
         let origin = Origin::File(path.clone());
         let lists = pem::crls(text, &origin)?;
         // Each file on its own, so that the error names the file.
         server_verifier(&roots, lists.clone(), &origin)?;
+        for list in &lists {
+            let scope = Scope::of(list, &origin)?;
+            if scopes.contains(&scope) {
+                let issuer = scope.issuer;
+                return Err(TlsError::CrlTwice { origin, issuer });
+            }
+            scopes.push(scope);
+        }
         crls.extend(lists);
     }
     let origin = anchors.origin();
@@ -214,6 +225,31 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
         crls: crls.len(),
         server: server_verifier(&roots, crls, &origin)?,
     })
+}
+
+/// The certificates that a revocation list speaks of. Of two lists with one scope, the verification asks
+/// only the first.
+#[derive(PartialEq, Eq)]
+struct Scope {
+    issuer: String,
+    /// The extension that says which certificates of the issuer they are (RFC 5280, 5.2.5).
+    distribution_point: Option<Vec<u8>>,
+}
+
+impl Scope {
+    fn of(list: &[u8], origin: &Origin) -> Result<Self, TlsError> {
+        let unreadable = |_| TlsError::Crl {
+            origin: origin.clone(),
+            source: rustls::CertRevocationListError::ParseError.into(),
+        };
+        let (_, list) = CertificateRevocationList::from_der(list).map_err(unreadable)?;
+        let mut extensions = list.extensions().iter();
+        let point = extensions.find(|it| it.oid == OID_X509_EXT_ISSUER_DISTRIBUTION_POINT);
+        Ok(Self {
+            issuer: list.issuer().to_string(),
+            distribution_point: point.map(|it| it.value.to_vec()),
+        })
+    }
 }
 
 fn server_verifier(

@@ -10,8 +10,8 @@ use crate::certificate::sha256;
 use crate::error::TlsError;
 use crate::watch::{self, Look};
 
-/// The longest file that is read.
-pub(crate) const MAX_FILE_LEN: u64 = 1024 * 1024;
+/// The longest file that is read: a list of some hundred thousand revoked certificates.
+pub(crate) const MAX_FILE_LEN: u64 = 16 * 1024 * 1024;
 
 /// A value that is made of the content of files, all of them together: a value is taken as a whole or
 /// not at all.
@@ -126,6 +126,9 @@ impl<T: fmt::Display + Send + Sync + 'static> Source<T> {
 
     /// Returns the value, without a look at the files.
     pub(crate) fn get(&self) -> Taken<T> {
+        if self.files.is_some() {
+            watch::PROCESS.go_on();
+        }
         // Nothing under this lock panics.
         self.taken
             .read()

@@ -370,4 +370,12 @@ fn a_list_revokes_a_client_while_the_server_runs() {
     fs::write(&second, authority.revoke(&[7])).unwrap();
     let roots = roots.with_crl_file(&second).unwrap();
     assert!(format!("{roots:?}").contains("crls: 2"), "{roots:?}");
+    // Of two lists of one issuer, one would not be looked at: in two files, or in one.
+    let both = authority.revoke(&[]) + &authority.revoke(&[8]);
+    for content in [authority.revoke(&[8]), both] {
+        fs::write(&list, content).unwrap();
+        let error = roots.reload().unwrap_err();
+        assert!(matches!(error, TlsError::CrlTwice { .. }), "{error:?}");
+        assert!(error.to_string().contains("CN=root"), "{error}");
+    }
 }
