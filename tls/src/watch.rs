@@ -6,8 +6,8 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 use crate::error::TlsError;
 
@@ -34,7 +34,8 @@ pub(crate) struct Watcher {
 
 struct State {
     watched: Vec<Weak<dyn Look>>,
-    has_thread: bool,
+    /// The process that has the thread: a child of it has none, whatever it inherits.
+    thread_of: Option<u32>,
 }
 
 impl Watcher {
@@ -43,7 +44,7 @@ impl Watcher {
             every,
             state: Mutex::new(State {
                 watched: Vec::new(),
-                has_thread: false,
+                thread_of: None,
             }),
         }
     }
@@ -55,17 +56,35 @@ impl Watcher {
     /// Returns an error if the thread cannot be started.
     pub(crate) fn add(&'static self, watched: Weak<dyn Look>) -> Result<(), TlsError> {
         let mut state = self.state();
-        if !state.has_thread {
-            self.start().map_err(|source| TlsError::Thread { source })?;
-            state.has_thread = true;
-        }
+        self.ensure_thread(&mut state)
+            .map_err(|source| TlsError::Thread { source })?;
         state.watched.push(watched);
         Ok(())
     }
 
-    fn start(&'static self) -> io::Result<()> {
+    /// Sees to it that the files are looked at in a process that was forked after they were
+    /// [added](Self::add), such as a daemon, too.
+    pub(crate) fn go_on(&'static self) {
+        // Without a wait: a thread that the child has not inherited may have held the lock.
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        if let Err(error) = self.ensure_thread(&mut state) {
+            tracing::warn!(
+                "changes of the files of TLS are not noticed: the thread that watches them cannot be started: {error}"
+            );
+        }
+    }
+
+    fn ensure_thread(&'static self, state: &mut State) -> io::Result<()> {
+        let own = Some(process::id());
+        if state.thread_of == own {
+            return Ok(());
+        }
         let thread = thread::Builder::new().name("verbline-tls-files".to_owned());
-        thread.spawn(|| self.run()).map(drop)
+        thread.spawn(|| self.run())?;
+        state.thread_of = own;
+        Ok(())
     }
 
     fn run(&self) {
@@ -92,8 +111,11 @@ impl Watcher {
         let mut state = self.state();
         state.watched.retain(|watched| watched.strong_count() > 0);
         let alive: Vec<_> = state.watched.iter().filter_map(Weak::upgrade).collect();
-        state.has_thread = !alive.is_empty();
-        state.has_thread.then_some(alive)
+        if alive.is_empty() {
+            state.thread_of = None;
+            return None;
+        }
+        Some(alive)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -129,10 +151,23 @@ mod tests {
                 assert_eq!(name.as_deref(), Some("verbline-tls-files"));
             }
             drop(counted);
-            while WATCHER.state().has_thread {
+            while WATCHER.state().thread_of.is_some() {
                 thread::sleep(Duration::from_millis(1));
             }
         }
+    }
+
+    #[test]
+    fn a_child_of_a_fork_starts_a_thread_of_its_own() {
+        static WATCHER: Watcher = Watcher::new(Duration::from_millis(1));
+        let (looks, seen) = channel();
+        let counted: Arc<dyn Look> = Arc::new(Counted(Mutex::new(looks)));
+        // As a child has it.
+        WATCHER.state().watched.push(Arc::downgrade(&counted));
+        WATCHER.state().thread_of = Some(process::id() + 1);
+        WATCHER.go_on();
+        seen.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(WATCHER.state().thread_of, Some(process::id()));
     }
 
     #[test]
