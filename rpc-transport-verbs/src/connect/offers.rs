@@ -176,7 +176,7 @@ const NAME_TCP: &str = "Without shared memory, calls can travel over TCP, which 
      side's device, as in VERBLINE_DEVICE=soft,tcp";
 
 const ALLOW_PLAINTEXT: &str = "Without shared memory, `allow_plaintext()` on this side's device offers TCP, \
-     which is not encrypted; so does VERBLINE_DEVICE=soft,tcp";
+     which is not encrypted; so does VERBLINE_DEVICE=soft,tcp, if the device has no TLS";
 
 /// Why this side cannot prove its GID.
 #[derive(Debug, thiserror::Error)]

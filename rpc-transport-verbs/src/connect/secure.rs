@@ -73,9 +73,13 @@ pub(super) enum SecureError {
     InTheClear(String),
     #[error("it sent more than a handshake of TLS needs")]
     TooLong,
-    #[error("it closed the connection in the middle of the handshake of TLS")]
+    #[error(
+        "it closed the connection in the middle of the handshake of TLS: it may be ending, or too busy; try again, and see its log"
+    )]
     Closed,
-    #[error("{0}")]
+    #[error(
+        "{0}, in the middle of the handshake of TLS: the server may be ending, or too busy; try again, and see its log"
+    )]
     Stream(#[from] StreamError),
 }
 

@@ -110,11 +110,17 @@ impl Sockets {
         if let Some(Reverse((deadline, _))) = self.deadlines.peek()
             && now.saturating_duration_since(*deadline) > LATE
         {
-            for source in self.sources.values_mut() {
+            let mut begun = Vec::new();
+            for (token, source) in &mut self.sources {
                 if let Source::Liveness(liveness) = source {
                     // Its entry in the deadlines stays: the next series begins later than it said.
                     liveness.begin_series(now);
+                    begun.push(*token);
                 }
+            }
+            // The socket may have taken a part of the question only.
+            for token in begun {
+                self.after_liveness(token, None);
             }
         }
         while let Some(&Reverse((deadline, token))) = self.deadlines.peek() {

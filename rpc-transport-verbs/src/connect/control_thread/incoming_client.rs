@@ -68,7 +68,12 @@ pub(super) enum NextAction {
     Close,
     /// Have another thread make a step of the handshake that secures the connection, for which these
     /// bytes have arrived. [`secured`](IncomingClient::secured) gets the result.
-    Secure(Box<dyn SecurityHandshake>, Vec<u8>),
+    Secure {
+        handshake: Box<dyn SecurityHandshake>,
+        arrived: Vec<u8>,
+        /// It is not the first step.
+        has_begun: bool,
+    },
     /// Call [`challenge`](IncomingClient::challenge).
     Challenge,
     /// Call [`admit`](IncomingClient::admit), if the server has a connection left.
@@ -147,9 +152,17 @@ impl IncomingClient {
         }
     }
 
+    /// Returns true if a thread for TLS has a step of this client to make, so it waits for the server.
+    pub(super) fn is_being_secured(&self) -> bool {
+        matches!(self.beginning, Beginning::Away)
+    }
+
     /// Returns how far the client has come, as part of a sentence.
     fn reached(&self) -> String {
         match self.state {
+            State::Incoming if self.is_being_secured() => {
+                "the server's threads for TLS had not come to the client".to_owned()
+            }
             State::Incoming if !matches!(self.beginning, Beginning::Nothing | Beginning::Done) => {
                 "the client's handshake of TLS was not complete".to_owned()
             }

@@ -18,6 +18,7 @@ pub(super) struct Securing {
     pub(super) token: Token,
     pub(super) handshake: Box<dyn SecurityHandshake>,
     pub(super) arrived: Vec<u8>,
+    pub(super) has_begun: bool,
 }
 
 /// What has become of it.
@@ -33,11 +34,16 @@ impl Job for Securing {
         self.token
     }
 
+    fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
     fn run(self) -> Command {
         let Self {
             token,
             handshake,
             mut arrived,
+            ..
         } = self;
         let mut to_send = Vec::new();
         // Strangers' bytes reach a library here. A panic of it is a fault, and would end this thread,

@@ -339,7 +339,11 @@ impl Sockets {
                     self.preparers.add(client.peer().into(), job);
                 }
             }
-            NextAction::Secure(handshake, arrived) => {
+            NextAction::Secure {
+                handshake,
+                arrived,
+                has_begun,
+            } => {
                 self.watch_as_it_is(token);
                 if let Some(Source::Incoming(client)) = self.sources.get(&token)
                     && let Some(securers) = &mut self.securers
@@ -348,6 +352,7 @@ impl Sockets {
                         token,
                         handshake,
                         arrived,
+                        has_begun,
                     };
                     securers.add(client.peer().into(), job);
                 }
@@ -415,15 +420,20 @@ impl Sockets {
             if self.handshakes.expired() != Some(token) {
                 continue;
             }
-            if let Some(Source::Incoming(client)) = self.sources.get(&token)
-                && client.stage() == Stage::Waiting
-            {
+            let Some(Source::Incoming(client)) = self.sources.get(&token) else {
+                self.end_handshake(token, "");
+                continue;
+            };
+            if client.stage() == Stage::Waiting {
                 // The core refuses it with the reason, or a connection has become free just now.
                 self.admit_one(client.listener, token);
-            } else {
-                let why = format!("the handshake waited for its client for {STAGE_TIMEOUT:?}");
-                self.end_handshake(token, &why);
+                continue;
             }
+            let why = match client.is_being_secured() {
+                true => format!("the handshake took longer than {STAGE_TIMEOUT:?}"),
+                false => format!("the handshake waited for its client for {STAGE_TIMEOUT:?}"),
+            };
+            self.end_handshake(token, &why);
         }
     }
 

@@ -17,6 +17,10 @@ pub(super) trait Job: Send + 'static {
     /// Returns the client that it is for.
     fn token(&self) -> Token;
 
+    /// Returns true if something was done for this client before. Then it comes before the clients of its
+    /// host that begin: so those that begin without an end do not make it wait at each of its steps.
+    fn has_begun(&self) -> bool;
+
     /// Does it. Returns what the control thread has to be told.
     fn run(self) -> Command;
 }
@@ -61,7 +65,10 @@ impl<J: Job> Workers<J> {
         if jobs.is_empty() {
             self.turns.push_back(host);
         }
-        jobs.push_back(job);
+        match job.has_begun() {
+            true => jobs.push_front(job),
+            false => jobs.push_back(job),
+        }
         self.hand_over();
     }
 
@@ -126,6 +133,10 @@ mod tests {
             *self
         }
 
+        fn has_begun(&self) -> bool {
+            *self >= 1000
+        }
+
         fn run(self) -> Command {
             Command::Claimed(self, false)
         }
@@ -136,7 +147,8 @@ mod tests {
     }
 
     /// A host with a hundred clients does not delay another host by more than the jobs that the
-    /// threads have already, and the jobs of clients that are gone are not done.
+    /// threads have already, and a client that has begun by no more than these. The jobs of clients that
+    /// are gone are not done.
     #[test]
     fn hosts_take_turns() {
         let (sender, threads) = bounded::<Token>(8);
@@ -147,6 +159,7 @@ mod tests {
         for token in 201..=203 {
             workers.add(host(2), token);
         }
+        workers.add(host(1), 1000);
         workers.forget(host(2), 202);
         workers.forget(host(1), 10);
         let mut done = Vec::new();
@@ -156,8 +169,8 @@ mod tests {
         }
         let of_the_first: Vec<_> = (1..=8).collect();
         assert_eq!(done[..8], of_the_first);
-        assert_eq!(done[8..13], [9, 201, 11, 203, 12]);
-        assert_eq!(done.len(), 101);
+        assert_eq!(done[8..13], [1000, 201, 9, 203, 11]);
+        assert_eq!(done.len(), 102);
         assert!(workers.waiting.is_empty() && workers.turns.is_empty());
     }
 }

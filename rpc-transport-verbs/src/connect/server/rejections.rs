@@ -18,7 +18,7 @@ pub(super) enum Rejection {
     #[error("the server's device refused: {0}")]
     Refused(QueuePairError),
     #[error(
-        "the server does not accept calls over TCP, because they are not encrypted: to accept them, call `allow_plaintext()` on the server's device, or start the server with VERBLINE_DEVICE=soft,tcp"
+        "the server does not accept calls over TCP, because they are not encrypted: to accept them, call `allow_plaintext()` on the server's device, or, if it has no TLS, start the server with VERBLINE_DEVICE=soft,tcp"
     )]
     Plaintext,
     #[error("its data is not encrypted, and the server's device has `require_encryption`")]

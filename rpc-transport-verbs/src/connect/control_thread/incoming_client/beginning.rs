@@ -28,7 +28,11 @@ impl IncomingClient {
             Beginning::Securing(handshake, mut arrived) => {
                 arrived.extend(bytes);
                 self.beginning = Beginning::Away;
-                NextAction::Secure(handshake, arrived)
+                NextAction::Secure {
+                    handshake,
+                    arrived,
+                    has_begun: true,
+                }
             }
             // Only parts of records have arrived.
             Beginning::Done if bytes.is_empty() => NextAction::Wait,
@@ -47,7 +51,11 @@ impl IncomingClient {
             (Some(security), security::FIRST_BYTE) => match security.begin() {
                 Ok(handshake) => {
                     self.beginning = Beginning::Away;
-                    NextAction::Secure(handshake, bytes)
+                    NextAction::Secure {
+                        handshake,
+                        arrived: bytes,
+                        has_begun: false,
+                    }
                 }
                 Err(error) => {
                     self.beginning = Beginning::Insecure;

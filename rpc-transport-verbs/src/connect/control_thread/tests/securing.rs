@@ -67,7 +67,7 @@ fn wait_for_bytes(client: &IncomingClient) {
 fn away() -> (IncomingClient, TcpStream) {
     let (mut client, there) = client(&[FIRST_BYTE, 1, 2, 3]);
     match client.handle_event(EventFlags::IN) {
-        NextAction::Secure(_, arrived) => assert_eq!(arrived, [FIRST_BYTE, 1, 2, 3]),
+        NextAction::Secure { arrived, .. } => assert_eq!(arrived, [FIRST_BYTE, 1, 2, 3]),
         _ => panic!("it begins to be secured"),
     }
     (client, there)
@@ -114,7 +114,7 @@ fn a_client_whose_step_another_thread_has_is_not_read_and_its_end_is_noticed() {
     assert!(matches!(client.secured(step(Ok(waits))), NextAction::Wait));
     assert_eq!(client.watched(), EventFlags::IN);
     match client.handle_event(EventFlags::IN) {
-        NextAction::Secure(_, arrived) => assert_eq!(arrived, b"more"),
+        NextAction::Secure { arrived, .. } => assert_eq!(arrived, b"more"),
         _ => panic!("the next step"),
     }
 }
