@@ -37,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) stopped: watch::Receiver<()>,
 }
 
+/// How long a connection may take to open from the moment on that the gateway ends.
+const LAST_PREFACE_TIME: Duration = Duration::from_millis(500);
+
 /// Serves one connection, until it ends or has to.
 pub(crate) async fn serve((stream, address): (TcpStream, SocketAddr), shared: Shared) {
     // Each fails only if the connection has failed.
@@ -67,11 +70,18 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let unread = Arc::default();
-    let opening = async {
+    let counted = Arc::clone(&unread);
+    let opening = async move {
         let (stream, client) = opening.await?;
-        Ok((preface::open(stream, &unread).await?, client))
+        Ok((preface::open(stream, &counted).await?, client))
     };
-    let opened = timeout(shared.limits.preface_time, opening).await;
+    let mut opening = pin!(timeout(shared.limits.preface_time, opening));
+    let mut stopped = shared.stopped.clone();
+    let opened = tokio::select! {
+        opened = opening.as_mut() => opened,
+        // A client that is about to be open is told of the end. A silent one does not hold it up.
+        _ = stopped.changed() => timeout(LAST_PREFACE_TIME, opening).await.and_then(|opened| opened),
+    };
     let (opened, client) = opened.unwrap_or(Err(NotHttp2::Slow))?;
     let client = Client::new(client, unread, shared.upstream.memory());
     serve_opened(opened, &client, shared).await;
