@@ -21,8 +21,10 @@ pub use crate::record_layer::{
 };
 pub use crate::system_error::epoll_add;
 pub use crate::types::LockedMemory;
+#[cfg(any(test, feature = "test-util"))]
+pub use crate::types::LinkRecords;
 #[cfg(feature = "test-util")]
-pub use crate::types::{LinkRecords, WindowFault};
+pub use crate::types::WindowFault;
 pub use crate::window_trial::WindowTrialError;
 
 /// Hooks for the simulation: the source of time, and the points where it injects faults.
