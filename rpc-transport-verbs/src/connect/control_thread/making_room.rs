@@ -17,7 +17,7 @@ use verbline_verbs::log_limited;
 
 use super::handshakes::Stage;
 use super::sockets::{Sockets, Source};
-use super::waiting::{AfterTurn, Waiting};
+use super::waiting::{AfterTurn, Returning, Waiting};
 use super::{Command, Token};
 
 /// The most clients for which a poller is asked at a time: it looks at all of its connections for each.
@@ -60,7 +60,7 @@ impl Sockets {
         }
         // A client may leave after a handshake has ended for it. The connection of that handshake is
         // for the next client, for which no other handshake ends.
-        let returning = self.returning.get(&listener).copied().unwrap_or(0);
+        let returning = self.returning_to(listener).count();
         if returning >= waiting {
             // Pollers are asked for nobody at the moment.
             self.asked.entry(listener).or_default().rounds = 0;
@@ -79,7 +79,7 @@ impl Sockets {
 
     /// Returns the listener's clients that wait for a connection of which none is on its way.
     fn unserved(&mut self, listener: Token) -> impl Iterator<Item = &mut Waiting> {
-        let returning = self.returning.get(&listener).copied().unwrap_or(0);
+        let returning = self.returning_to(listener).count();
         let waiting = self.waiting.iter_mut();
         waiting
             .filter(move |it| it.listener == listener)
@@ -132,8 +132,9 @@ impl Sockets {
                 *places = places.saturating_sub(1);
             }
         }
-        let control = self.control.clone();
+        let (control, returning) = (self.control.clone(), self.returning_to(listener));
         let wanted = RoomWanted::new(hosts, places, looks, move |made| {
+            returning.add(made.ended);
             // Without the control thread there is nothing to notify.
             let _ = control.command(Command::RoomMade(listener, port, made));
         });
@@ -146,7 +147,6 @@ impl Sockets {
             return;
         };
         let pollers = config.ports.len();
-        *self.returning.entry(listener).or_default() += made.ended;
         let asked = self.asked.entry(listener).or_default();
         if let Some(after) = asked.answered(port, made, Instant::now(), pollers) {
             self.go_on(listener, after);
@@ -181,10 +181,14 @@ impl Sockets {
     /// Has the core admit a client, or refuse it. One connection less is on its way to this listener:
     /// it has come back, or has not for so long that it is not counted on.
     pub(super) fn admit_one(&mut self, listener: Token, token: Token) {
-        if let Some(returning) = self.returning.get_mut(&listener) {
-            *returning = returning.saturating_sub(1);
+        if let Some(returning) = self.returning.get(&listener) {
+            returning.take_one();
         }
         self.admit_now(token);
+    }
+
+    pub(super) fn returning_to(&mut self, listener: Token) -> Returning {
+        self.returning.entry(listener).or_default().clone()
     }
 
     /// Admits the clients for which their servers have a connection by now. The poller that had the
@@ -248,7 +252,7 @@ impl Sockets {
                     "the server has no connection left, its unfinished handshakes with this host are the most, and this one is the oldest of them",
                 );
             }
-            *self.returning.entry(listener).or_default() += 1;
+            self.returning_to(listener).add(1);
             log_limited!(
                 warn,
                 "a server has no connection left: unfinished handshakes of the host with most of them end in favor of new clients. If all are your clients, raise `connections` on the server; if the host with most of them is a stranger's, keep it out with a firewall"

@@ -22,7 +22,7 @@ use super::incoming_client::{IncomingClient, NextAction};
 use super::places::Places;
 use super::preparer::{Preparation, Prepared};
 use super::securer::{SECURERS, Securing, SecuringStep};
-use super::waiting::{AskedForRoom, Waiting};
+use super::waiting::{AskedForRoom, Returning, Waiting};
 use super::workers::Workers;
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::connect::link::LinkSecret;
@@ -56,9 +56,8 @@ pub(super) struct Sockets {
     pub(super) places: Places,
     /// The clients that wait for a connection, in the order in which they get one.
     pub(super) waiting: VecDeque<Waiting>,
-    /// By listener, how many connections that were ended for other clients, handshakes included, have
-    /// not been given to a client yet.
-    pub(super) returning: HashMap<Token, usize>,
+    /// By listener.
+    pub(super) returning: HashMap<Token, Returning>,
     /// By listener, the request to its pollers for connections.
     pub(super) asked: HashMap<Token, AskedForRoom>,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{Host, RoomMade};
@@ -23,6 +25,30 @@ pub(super) struct Waiting {
     pub(super) host: Host,
     /// True if all pollers asked in this round were asked for it, too.
     pub(super) is_asked_for: bool,
+}
+
+/// How many connections of a listener that were ended for other clients, handshakes included, have not been
+/// given to a client yet.
+///
+/// A poller adds those that it ends before it gives their places back. So whoever finds a place finds it
+/// counted here: the answer of the poller may come later.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Returning(Arc<AtomicUsize>);
+
+impl Returning {
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn add(&self, ended: usize) {
+        self.0.fetch_add(ended, Ordering::Release);
+    }
+
+    /// One less is on its way, if any is.
+    pub(super) fn take_one(&self) {
+        let one_less = |count: usize| count.checked_sub(1);
+        let _ = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+    }
 }
 
 /// The questions to the pollers of a listener: one at a time, in rounds. A poller that does not answer is

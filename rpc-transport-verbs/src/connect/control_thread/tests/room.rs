@@ -1,6 +1,13 @@
 //! Tests of room for new clients: which handshakes end for them, and which wait.
 
+use std::cell::Cell;
+
 use super::*;
+
+thread_local! {
+    /// A place of the server of this thread's test has come back.
+    static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A server whose connections are all taken.
 struct Full;
@@ -13,7 +20,7 @@ impl Admission for Full {
     }
 
     fn has_room(&self) -> bool {
-        false
+        HAS_ROOM.get()
     }
 }
 
@@ -195,7 +202,32 @@ fn await_question(sockets: &mut Sockets) -> usize {
 /// Answers in the place of the poller that is asked next.
 fn answer(sockets: &mut Sockets, listening: Token, made: RoomMade) {
     let port = await_question(sockets);
+    answer_of(sockets, listening, port, made);
+}
+
+/// Does what a poller does, and then the control thread with its answer.
+fn answer_of(sockets: &mut Sockets, listening: Token, port: usize, made: RoomMade) {
+    sockets.returning_to(listening).add(made.ended);
     sockets.room_made(listening, port, made);
+}
+
+/// The poller gives the place back, and the control thread gives it to the client that waits, before the
+/// answer arrives: the answer tells of no further place.
+#[test]
+fn a_place_that_comes_back_before_the_answer_of_its_poller_is_given_once() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, _) = full_server(&mut sockets, 0, 1);
+    let (_, _client) = wait_as_another_host(&mut sockets, listening, address);
+    let port = await_question(&mut sockets);
+    sockets.returning_to(listening).add(ONE.ended);
+    HAS_ROOM.set(true);
+    sockets.admit_waiting();
+    HAS_ROOM.set(false);
+    assert!(sockets.waiting.is_empty(), "it has the place");
+    sockets.room_made(listening, port, ONE);
+    // So somebody is asked for the next one.
+    let _next = wait_as_another_host(&mut sockets, listening, address);
+    await_question(&mut sockets);
 }
 
 #[test]
@@ -247,12 +279,12 @@ fn the_others_do_not_wait_for_a_poller_that_does_not_answer() {
         for _ in 0..2 {
             let port = await_question(&mut sockets);
             assert_ne!(port, silent, "it is asked again in round {round}");
-            sockets.room_made(listening, port, NONE);
+            answer_of(&mut sockets, listening, port, NONE);
         }
     }
     assert_eq!(stages(&sockets), [Stage::Waiting], "it may have one");
     // The connection that it ends in the end counts.
-    sockets.room_made(listening, silent, ONE);
+    answer_of(&mut sockets, listening, silent, ONE);
     let until = Instant::now() + Duration::from_millis(300);
     while Instant::now() < until {
         sockets.admit_waiting();
