@@ -19,8 +19,8 @@ pub enum CloseReason {
     Local,
     /// The peer closed it, or its process ended.
     PeerGone,
-    /// The peer, a server, is shutting down. No more calls are started on the connection. Calls in
-    /// flight may still receive responses before it ends.
+    /// The peer, a server, is shutting down, or ends connections of this age. No more calls are started
+    /// on the connection. Calls in flight may still receive responses before it ends.
     GoingAway,
     /// The peer, a server that had no connection left, has given this one to a new client.
     Evicted,
@@ -35,8 +35,7 @@ impl fmt::Display for CloseReason {
             Self::Local => f.write_str("closed by this side"),
             Self::PeerGone => f.write_str("the peer closed the connection or its process ended"),
             Self::GoingAway => f.write_str(
-                "the server has ended this connection: it is shutting down, or the connection has reached \
-                 the server's `max_connection_age`",
+                "the server is shutting down, or the connection has reached its `max_connection_age`",
             ),
             Self::Evicted => f.write_str(
                 "the server has no connection left, and has given this one, which was not in use, to a new \
