@@ -370,7 +370,18 @@ fn a_list_revokes_a_client_while_the_server_runs() {
     fs::write(&second, authority.revoke(&[7])).unwrap();
     let roots = roots.with_crl_file(&second).unwrap();
     assert!(format!("{roots:?}").contains("crls: 2"), "{roots:?}");
-    // Of two lists of one issuer, one would not be looked at: in two files, or in one.
+}
+
+/// One of them would not be looked at: they are in two files, or in one.
+#[test]
+fn two_lists_of_one_issuer_are_an_error() {
+    let authority = Authority::new("root");
+    let folder = tempfile::tempdir().unwrap();
+    let [list, second] = ["crl.pem", "second.pem"].map(|name| folder.path().join(name));
+    fs::write(&list, Authority::new("other").revoke(&[])).unwrap();
+    fs::write(&second, authority.revoke(&[7])).unwrap();
+    let roots = authority.roots().with_crl_file(&list).unwrap();
+    let roots = roots.with_crl_file(&second).unwrap();
     let both = authority.revoke(&[]) + &authority.revoke(&[8]);
     for content in [authority.revoke(&[8]), both] {
         fs::write(&list, content).unwrap();
