@@ -99,6 +99,9 @@ struct ClientsTls {
     /// Take clients with a certificate of these authorities only
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
+    /// Refuse clients whose certificates are in these revocation lists: one for each authority
+    #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
+    tls_client_crl: Option<PathBuf>,
     /// Take clients without a certificate, too
     #[arg(long, requires = "tls_client_ca")]
     tls_clients_optional: bool,
@@ -115,10 +118,14 @@ impl ClientsTls {
             true => ClientAuth::Optional,
             false => ClientAuth::Required,
         };
-        Ok(Some(match &self.tls_client_ca {
-            Some(roots) => tls.clients(Roots::from_file(roots)?, auth),
-            None => tls,
-        }))
+        let Some(roots) = &self.tls_client_ca else {
+            return Ok(Some(tls));
+        };
+        let mut roots = Roots::from_file(roots)?;
+        if let Some(list) = &self.tls_client_crl {
+            roots = roots.with_crl_file(list)?;
+        }
+        Ok(Some(tls.clients(roots, auth)))
     }
 }
 

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use proto::greeter::{GreeterClient, GreeterServer, HelloRequest};
 use rpc_core::{Peer, Server};
-use tls_testing::{Authority, Issued, local_server};
+use tls_testing::rcgen::SerialNumber;
+use tls_testing::{Authority, Issued, local_server, named};
 use verbline::Device;
 use verbline::tls::{ClientAuth, ClientTls, Roots, ServerTls};
 use verbline_gateway::GrpcChannel;
@@ -33,6 +34,7 @@ async fn it_takes_certificates_for_its_clients_and_for_its_server() {
     let (inside, outside) = (Authority::new("inside"), Authority::new("outside"));
     std::fs::write(path("inside.pem"), inside.pem()).unwrap();
     std::fs::write(path("outside.pem"), outside.pem()).unwrap();
+    std::fs::write(path("revoked.pem"), outside.revoke(&[7])).unwrap();
     write("front", &outside.issue(&local_server()));
     write("back", &inside.issue_to("gateway.example"));
 
@@ -66,6 +68,8 @@ async fn it_takes_certificates_for_its_clients_and_for_its_server() {
             "--tls-client-ca",
             &path("outside.pem"),
             "--tls-clients-optional",
+            "--tls-client-crl",
+            &path("revoked.pem"),
         ])
         .args([
             "--server-ca",
@@ -100,6 +104,20 @@ async fn it_takes_certificates_for_its_clients_and_for_its_server() {
             .await;
         assert_eq!(reply.unwrap().into_inner().message, seen);
     }
+    let mut params = named("eve.example");
+    params.serial_number = Some(SerialNumber::from(7));
+    let eve = ClientTls::new(Roots::from_file(path("outside.pem")).unwrap());
+    let eve = eve.identity(identity(&outside.issue(&params)));
+    // TLS 1.3 tells a client only afterwards.
+    let refused = match GrpcChannel::connect_with_tls(&target, eve).await {
+        Ok(channel) => {
+            let client = GreeterClient::new(channel);
+            let reply = client.say_hello(HelloRequest::default()).await;
+            reply.unwrap_err().to_string()
+        }
+        Err(error) => error.to_string(),
+    };
+    assert!(refused.contains("revoked"), "{refused}");
     drop(program);
     server.shutdown().unwrap();
 }
