@@ -9,8 +9,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use super::{State, TimerTarget};
-use crate::transport::Transport;
+use super::TimerTarget;
+use super::timers::Timers;
 
 /// Longest time between two looks at the ages.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -74,11 +74,9 @@ impl Lifetime {
     }
 }
 
-impl<T: Transport> State<T> {
-    /// Has the ages looked at again after this moment, however busy the poller is then.
-    pub(super) fn look_at_ages_after(&mut self, now: Instant) {
-        self.timers.insert(now + LOOK_EVERY, TimerTarget::Ages);
-    }
+/// Has the ages looked at again after this moment, however busy the poller is then.
+pub(super) fn look_after(now: Instant, timers: &mut Timers<TimerTarget>) {
+    timers.insert(now + LOOK_EVERY, TimerTarget::Ages);
 }
 
 #[cfg(test)]

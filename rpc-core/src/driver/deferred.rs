@@ -3,6 +3,7 @@
 
 use std::task::Waker;
 
+use super::age;
 use super::call_table::WakeTarget;
 use super::held_permit::HeldPermit;
 use super::{Driver, State, TimerTarget};
@@ -84,7 +85,7 @@ impl<T: Transport> Driver<T> {
                 }
                 TimerTarget::Permit(permit) => state.settled.push(permit),
                 TimerTarget::Ages => {
-                    state.look_at_ages_after(now);
+                    age::look_after(now, &mut state.timers);
                     drop(borrowed);
                     self.on_idle(now);
                 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::age::{ConnectionAge, Lifetime};
+use super::age::{ConnectionAge, Lifetime, look_after};
 use super::call_table::CallTable;
 use super::deferred::collect;
 use super::handle::SendLimits;
@@ -101,7 +101,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn limit_connection_age(&self, age: ConnectionAge) {
         let mut state = self.state.borrow_mut();
         state.connection_age = Some(age);
-        state.look_at_ages_after(self.clock.now());
+        look_after(self.clock.now(), &mut state.timers);
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.

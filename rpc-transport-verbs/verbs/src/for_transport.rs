@@ -20,9 +20,9 @@ pub use crate::record_layer::{
     BadRecord, MAX_PLAIN, MAX_RECORD, MOST_EMPTY, Opened, ReadAhead, RecordLayer,
 };
 pub use crate::system_error::epoll_add;
-pub use crate::types::LockedMemory;
 #[cfg(any(test, feature = "test-util"))]
 pub use crate::types::LinkRecords;
+pub use crate::types::LockedMemory;
 #[cfg(feature = "test-util")]
 pub use crate::types::WindowFault;
 pub use crate::window_trial::WindowTrialError;

@@ -152,11 +152,6 @@ impl IncomingClient {
         }
     }
 
-    /// Returns true if a thread for TLS has a step of this client to make, so it waits for the server.
-    pub(super) fn is_being_secured(&self) -> bool {
-        matches!(self.beginning, Beginning::Away)
-    }
-
     /// Returns how far the client has come, as part of a sentence.
     fn reached(&self) -> String {
         match self.state {

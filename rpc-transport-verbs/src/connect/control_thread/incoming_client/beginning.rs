@@ -21,6 +21,11 @@ pub(super) enum Beginning {
 }
 
 impl IncomingClient {
+    /// Returns true if a thread for TLS has a step of this client to make, so it waits for the server.
+    pub(in super::super) fn is_being_secured(&self) -> bool {
+        matches!(self.beginning, Beginning::Away)
+    }
+
     /// Handles what has arrived.
     pub(super) fn handle_bytes(&mut self, bytes: Vec<u8>) -> NextAction {
         match std::mem::replace(&mut self.beginning, Beginning::Done) {
