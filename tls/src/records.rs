@@ -281,7 +281,7 @@ impl Records {
                 description => Err(RecordError::Alert(description)),
             },
             (HANDSHAKE, messages) => {
-                match later_messages(messages)? {
+                match later_messages(messages, self.connection.is_client())? {
                     KeyUpdate::None => {}
                     update => {
                         self.opening = RecordKey::new(self.connection.next_opening()?)?;
@@ -304,9 +304,9 @@ enum KeyUpdate {
     Requested,
 }
 
-/// Reads the messages of a record after the handshake. A session ticket is not used: each connection
-/// has a whole handshake.
-fn later_messages(mut messages: &[u8]) -> Result<KeyUpdate, RecordError> {
+/// Reads the messages of a record after the handshake. Servers alone give session tickets; a client does not
+/// use them, because each connection has a whole handshake.
+fn later_messages(mut messages: &[u8], is_client: bool) -> Result<KeyUpdate, RecordError> {
     if messages.is_empty() {
         return Err(RecordError::Content);
     }
@@ -314,7 +314,7 @@ fn later_messages(mut messages: &[u8]) -> Result<KeyUpdate, RecordError> {
         let len = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
         let (body, rest) = rest.split_at_checked(len).ok_or(RecordError::Content)?;
         match (*kind, body, rest) {
-            (NEW_SESSION_TICKET, ..) => messages = rest,
+            (NEW_SESSION_TICKET, ..) if is_client => messages = rest,
             // It is the last message of its record: the next one has the next key.
             (KEY_UPDATE, [0], []) => return Ok(KeyUpdate::Told),
             (KEY_UPDATE, [1], []) => return Ok(KeyUpdate::Requested),
@@ -367,6 +367,10 @@ impl RecordKey {
 }
 
 impl Connection {
+    fn is_client(&self) -> bool {
+        matches!(self, Self::Client(_))
+    }
+
     fn suite(&self) -> SupportedCipherSuite {
         match self {
             Self::Client(connection) => connection.negotiated_cipher_suite(),
