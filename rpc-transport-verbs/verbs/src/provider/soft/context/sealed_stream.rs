@@ -199,7 +199,9 @@ impl SealedStream {
             let left = self.sealed.len();
             self.arrived.copy_within(self.sealed.clone(), 0);
             self.sealed = 0..left;
-            if self.is_more_there && self.arrived.len() < MOST_READ {
+            // What was read ahead may leave no room, and a read of nothing looks like the end.
+            let is_full = left == self.arrived.len();
+            if (self.is_more_there || is_full) && self.arrived.len() < MOST_READ {
                 let len = (4 * self.arrived.len()).min(MOST_READ);
                 self.arrived.resize(len, 0);
             }

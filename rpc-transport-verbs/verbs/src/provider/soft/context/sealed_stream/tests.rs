@@ -129,6 +129,39 @@ fn what_is_held_is_known() {
     assert_eq!(read(&mut pair.stream, &[64]).1, Err(Errno::AGAIN));
 }
 
+/// What was read ahead may be the first part of a record, and as long as the memory to read into.
+#[test]
+fn a_record_of_which_any_part_was_read_ahead_is_opened() {
+    let mut layer = TestRecords::default();
+    let plain = bytes_of(MAX_PLAIN);
+    let mut record = Vec::new();
+    layer.seal_one(&plain, &mut record);
+    for cut in [
+        0,
+        1,
+        LEAST_READ - 1,
+        LEAST_READ,
+        LEAST_READ + 1,
+        record.len() - 1,
+    ] {
+        let (ahead, later) = record.split_at(cut);
+        let read_ahead = ReadAhead {
+            opened: Vec::new(),
+            sealed: ahead.to_vec(),
+        };
+        let mut pair = Pair::after(TestRecords::default(), read_ahead);
+        assert_eq!(read(&mut pair.stream, &[64]).1, Err(Errno::AGAIN), "{cut}");
+        pair.peer.write_all(later).unwrap();
+        let mut found = Vec::new();
+        while found.len() < plain.len() {
+            let (some, len) = read(&mut pair.stream, &[MAX_PLAIN]);
+            assert!(matches!(len, Ok(1..)), "{cut}: {len:?}");
+            found.extend(some);
+        }
+        assert!(found == plain, "{cut}");
+    }
+}
+
 /// A read that finds less than it asks for may be followed by another, if the socket had more than
 /// one read takes from it.
 #[test]
