@@ -7,6 +7,8 @@ pub mod agreed;
 pub mod hostile;
 #[cfg(feature = "hostile")]
 pub mod sealer;
+#[cfg(feature = "hostile")]
+pub mod side;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -2,18 +2,17 @@
 //! what the protocol permits.
 
 use std::fmt;
-use std::io;
-use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ring::aead::{self, AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
-use rustls::{ClientConfig, ClientConnection, KeyLog};
-use verbline_tls::ClientTls;
+use rustls::KeyLog;
 
 /// Length of a record's header.
 pub const HEADER_LEN: usize = 5;
 
+/// The type of a record with an alert.
+pub const ALERT: u8 = 21;
 /// The type of a record with messages of the handshake.
 pub const HANDSHAKE: u8 = 22;
 /// The type of a record with bytes of the application, and of each that is sealed.
@@ -92,6 +91,15 @@ impl Sealer {
         [&header[..], &inner].concat()
     }
 
+    /// Returns the record that tells of the next key, and goes on with that key. `is_requested`: the other
+    /// side has to change its own one, too.
+    #[must_use]
+    pub fn seal_key_update(&mut self, is_requested: bool) -> Vec<u8> {
+        let message = self.seal(HANDSHAKE, &[24, 0, 0, 1, u8::from(is_requested)]);
+        self.update();
+        message
+    }
+
     /// Returns the content of the next record of this direction, with its type and the padding.
     #[must_use]
     pub fn open(&mut self, record: &[u8]) -> Option<Vec<u8>> {
@@ -165,25 +173,4 @@ fn expand(secret: &Prk, label: &str, len: usize) -> Vec<u8> {
     let okm = secret.expand(&info, Len(len)).unwrap();
     okm.fill(&mut expanded).unwrap();
     expanded
-}
-
-/// Shakes hands with a server over a socket. Returns what seals the client's records after that.
-///
-/// # Errors
-///
-/// Returns an error if the server refuses the client.
-pub fn connect(tls: &ClientTls, host: &str, mut socket: &TcpStream) -> io::Result<Sealer> {
-    let secrets = Secrets::default();
-    let mut config = ClientConfig::clone(&tls.config());
-    config.key_log = Arc::new(secrets.clone());
-    let name = tls.server_name(host).map_err(io::Error::other)?;
-    let mut client = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
-    while client.is_handshaking() {
-        client.complete_io(&mut socket)?;
-    }
-    while client.wants_write() {
-        client.write_tls(&mut socket)?;
-    }
-    let sealer = secrets.sealer("CLIENT_TRAFFIC_SECRET_0");
-    sealer.ok_or_else(|| io::Error::other("the handshake is not complete"))
 }
