@@ -5,6 +5,7 @@ mod age;
 mod both_kinds;
 mod refusals;
 mod relay;
+mod resealed;
 mod strangers;
 mod swapped;
 mod thief;
