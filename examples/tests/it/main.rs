@@ -3,6 +3,7 @@
 //! programs beside this one.
 
 mod blobs;
+mod connection_age;
 mod device_info;
 mod failure_modes;
 mod greeter_load;

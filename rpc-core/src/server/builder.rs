@@ -119,9 +119,11 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Ends each connection when it is about this old: up to a tenth less or more, so that clients do not
     /// connect again all at once. Its client is told, and makes its next calls on another connection; the
     /// calls of this one may go on for `grace`, and are cut off then. A [`Channel`](crate::Channel)
-    /// connects again by itself, and has at most 16 connections that end like this: so streams that last
-    /// need a `grace` of at most ten times the `age`. Both times are looked at each second. Default:
-    /// connections stay.
+    /// connects again by itself. Both times are looked at each second. Default: connections stay.
+    ///
+    /// Keep `grace` below nine tenths of `age` if there are streams that last. A channel keeps one connection
+    /// whose calls go on. If those of a second one do, too, its next calls fail, or wait for ready, until
+    /// either is done.
     ///
     /// So clients come to servers that were added, and whoever was revoked loses access: it connects
     /// with a certificate of that time, or not at all. From the moment that a server has read a list of

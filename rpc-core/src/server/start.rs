@@ -12,6 +12,7 @@ use super::thread::{Opened, PollerSetup};
 use super::threads::PollerThreads;
 use super::watchdog::Watchdog;
 use super::{Running, Server, ServerError};
+use crate::driver::age::ConnectionAge;
 use crate::poller::{cores, idle};
 use crate::stats::{ServerCounters, StatsReader};
 use crate::transport::{Fabric, FabricError};
@@ -80,6 +81,17 @@ impl<F: Fabric> ServerBuilder<F> {
                 value: 0,
                 reason: "no call would come before the end of its connection".to_owned(),
             });
+        }
+        if let Some(ConnectionAge { age, grace }) = self.connection_age
+            && grace > age.mul_f64(0.9)
+        {
+            tracing::warn!(
+                ?age,
+                ?grace,
+                "the calls of an old connection may go on for longer than the next one is young: a channel whose \
+                 streams do so has no connection for further calls meanwhile. Keep the grace of \
+                 `max_connection_age` below nine tenths of the age"
+            );
         }
         Ok(())
     }

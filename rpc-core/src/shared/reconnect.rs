@@ -36,9 +36,9 @@ use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
 /// How many connections that their servers end a channel may have at one poller, for calls that finish. It
-/// makes no further connection until one of them has ended. A server that limits ages has several at a time,
-/// if calls may go on for longer than an age.
-const MOST_RETIRING: usize = 16;
+/// makes no further connection until one of them has ended. A poller has room for no more: see
+/// `CONNECTIONS`.
+const MOST_RETIRING: usize = 2;
 
 /// The server that a channel connects to, and how.
 pub(super) struct Target {
@@ -274,8 +274,8 @@ impl<T: Transport> Reconnect<T> {
             return Some(self.fail(ConnectError::Refused {
                 address: self.target.address.clone(),
                 reason: format!(
-                    "the calls of {MOST_RETIRING} earlier connections, which their servers end, have not ended: \
-                     end streams sooner, or lengthen the server's `max_connection_age`"
+                    "the calls of {MOST_RETIRING} earlier connections, which their servers are ending, go on: \
+                     end streams sooner, or have the server's `max_connection_age` give them less grace than age"
                 ),
             }));
         }
