@@ -58,6 +58,11 @@ pub const UNLIMITED: &[Row] = &[
         "once in a server",
     ),
     (
+        "server/start.rs",
+        "of an old connection may go on",
+        "once in a server",
+    ),
+    (
         "shared/open.rs",
         "cannot open the device",
         "this side's device, after growing delays",
