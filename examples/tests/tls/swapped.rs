@@ -72,6 +72,7 @@ fn files_that_are_replaced_one_after_the_other_fail_no_handshake() {
     for name in DEVICES {
         let (server, address) = serve(&device(name).with_server_tls(tls.clone()));
         let (stops, connected) = (AtomicBool::new(false), AtomicU64::new(0));
+        let start = Instant::now();
         let client = device(name).with_client_tls(client_tls(&authority));
         thread::scope(|scope| {
             let clients = [(); 4].map(|()| {
@@ -108,6 +109,12 @@ fn files_that_are_replaced_one_after_the_other_fail_no_handshake() {
             assert_eq!((good, bad), (ROUNDS, 2 * ROUNDS));
         });
         let connected = connected.into_inner();
+        // With --release and --nocapture, it says how many a server takes meanwhile.
+        #[allow(clippy::print_stdout)]
+        {
+            let rate = connected as f64 / start.elapsed().as_secs_f64();
+            println!("{name}: {connected} clients connected, {rate:.0} a second");
+        }
         assert!(connected > 4, "{name}: {connected} clients connected");
         server.shutdown().unwrap();
     }
