@@ -111,10 +111,16 @@ impl<B> Link<B> {
         })
     }
 
+    /// Returns true if the client can send nothing more and has all that it waits for. Pieces of long
+    /// messages that were announced are still here until it has read them.
+    pub(super) fn is_finished(&self) -> bool {
+        self.connection.is_finished() && self.transfers.outgoing.is_empty()
+    }
+
     /// Looks at the age of the connection. If it is old, its end is announced; if it is to be closed, it
     /// has ended on this side.
     pub(super) fn grow_old(&mut self, now: Instant) -> Ageing {
-        let is_finished = self.connection.is_finished();
+        let is_finished = self.is_finished();
         let lifetime = self.lifetime.as_mut().filter(|_| self.ended.is_none());
         let ageing = lifetime.map_or(Ageing::Nothing, |it| it.look(now, is_finished));
         match ageing {

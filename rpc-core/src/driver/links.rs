@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::age::{ConnectionAge, Lifetime, look_after};
+use super::age::{ConnectionAge, Lifetime};
 use super::call_table::CallTable;
 use super::deferred::collect;
 use super::handle::SendLimits;
@@ -97,11 +97,9 @@ impl<T: Transport> Driver<T> {
         link.map_or(0, |link| link.streams.open)
     }
 
-    /// Has the connections of clients that connect from now on end when they are so old.
+    /// Ends the connections of clients that connect from now on at this age.
     pub(crate) fn limit_connection_age(&self, age: ConnectionAge) {
-        let mut state = self.state.borrow_mut();
-        state.connection_age = Some(age);
-        look_after(self.clock.now(), &mut state.timers);
+        self.state.borrow_mut().connection_age = Some(age);
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.
@@ -129,9 +127,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn are_clients_finished(&self) -> bool {
         let state = self.state.borrow();
         let mut links = state.links.iter();
-        links.all(|(_, link)| {
-            !link.is_server() || link.ended.is_some() || link.connection.is_finished()
-        })
+        links.all(|(_, link)| !link.is_server() || link.ended.is_some() || link.is_finished())
     }
 
     /// Closes all connections, for a poller that stops.
