@@ -59,7 +59,7 @@ pub const UNLIMITED: &[Row] = &[
     ),
     (
         "server/start.rs",
-        "of an old connection may go on",
+        "the grace is longer than",
         "once in a server",
     ),
     (

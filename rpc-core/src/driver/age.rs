@@ -3,16 +3,13 @@
 //!
 //! An old connection is announced to its client, as in a shutdown: the client starts its next calls on
 //! another one, and those that have begun end. It is closed when nothing is left of it, or when its grace
-//! is over. Both are looked at with the maintenance of idle connections, each second at least: a timer sees
-//! to it, because a poller that is busy does not sleep.
+//! is over. Both are looked at with the maintenance of idle connections, each second at least: before
+//! a sleep, and in some turns of a poller that is busy, as deadlines are.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use super::TimerTarget;
-use super::timers::Timers;
-
-/// Longest time between two looks at the ages.
+/// No two looks at the ages are closer than this. No sleep is longer, so one follows within twice of it.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How old a connection may be, and how long its calls may go on then.
@@ -72,11 +69,6 @@ impl Lifetime {
             Phase::Young(_) | Phase::Old(_) => Ageing::Nothing,
         }
     }
-}
-
-/// Has the ages looked at again after this moment, however busy the poller is then.
-pub(super) fn look_after(now: Instant, timers: &mut Timers<TimerTarget>) {
-    timers.insert(now + LOOK_EVERY, TimerTarget::Ages);
 }
 
 #[cfg(test)]

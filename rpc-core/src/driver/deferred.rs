@@ -3,7 +3,6 @@
 
 use std::task::Waker;
 
-use super::age;
 use super::call_table::WakeTarget;
 use super::held_permit::HeldPermit;
 use super::{Driver, State, TimerTarget};
@@ -41,7 +40,7 @@ impl<T: Transport> Driver<T> {
             state = self.state.borrow_mut();
         }
         state.send_owed_credits();
-        let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
+        let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && state.awaits_time();
         state.flush();
         let any_woken = !state.wakers.is_empty();
         drop(state);
@@ -55,7 +54,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends everything whose deadline has passed.
+    /// Ends everything whose deadline has passed, and the connections that are old.
     pub(crate) fn expire_deadlines(&self) {
         let now = self.clock.now();
         loop {
@@ -84,11 +83,6 @@ impl<T: Transport> Driver<T> {
                     state.wakers.extend(waker);
                 }
                 TimerTarget::Permit(permit) => state.settled.push(permit),
-                TimerTarget::Ages => {
-                    age::look_after(now, &mut state.timers);
-                    drop(borrowed);
-                    self.on_idle(now);
-                }
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);
@@ -107,10 +101,18 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
+        if self.state.borrow().connection_age.is_some() {
+            self.on_idle(now);
+        }
     }
 }
 
 impl<T: Transport> State<T> {
+    /// Returns true if something is to be done at some time, whatever arrives.
+    fn awaits_time(&self) -> bool {
+        !self.timers.is_empty() || self.connection_age.is_some()
+    }
+
     fn wake_waiters(&mut self) {
         let (links, wakers) = (&mut self.links, &mut self.wakers);
         self.waiting.retain(|key| {

@@ -180,8 +180,6 @@ pub(crate) enum TimerTarget {
     Incoming(IncomingKey),
     /// A call of a shared channel that has not been sent yet.
     Permit(HeldPermit),
-    /// The next look at the ages of connections.
-    Ages,
 }
 
 impl<T: Transport> Driver<T> {

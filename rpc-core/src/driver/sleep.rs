@@ -192,7 +192,11 @@ impl<T: Transport> State<T> {
         let is_waiting =
             !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty())
                 || (self.streams.waiting() | self.transfers.waiting()) != 0;
-        let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };
+        let longest = match self.connection_age {
+            _ if is_waiting => SHORT_SLEEP,
+            Some(_) => LOOK_EVERY,
+            None => LONG_SLEEP,
+        };
         let until_deadline = self
             .timers
             .next_deadline()

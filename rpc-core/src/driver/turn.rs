@@ -135,7 +135,8 @@ impl<T: Transport> Driver<T> {
             state = self.state.borrow_mut();
         }
         state.flush();
-        let has_deferred_work = state.has_deferred_work();
+        // A poller that is always busy looks at the ages like this.
+        let has_deferred_work = state.has_deferred_work() || state.connection_age.is_some();
         drop(state);
         if has_deferred_work {
             self.retry_waiting();

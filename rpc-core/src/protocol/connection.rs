@@ -115,7 +115,7 @@ pub struct Connection {
     max_window: u32,
     /// Credits granted in the handshake. A client always keeps this many, however long it is idle.
     initial_credits: u32,
-    /// The server is shutting down, as decided by this side or announced by the peer.
+    /// The server ends the connection, as decided by this side or announced by the peer.
     going_away: bool,
     /// Receives freed by shrinking the window, not yet returned to the budget.
     freed: u32,
@@ -375,8 +375,7 @@ impl Connection {
         self.going_away = true;
     }
 
-    /// Returns true if the server is shutting down, as decided by this side or announced by the
-    /// peer.
+    /// Returns true if the server ends the connection, as decided by this side or announced by the peer.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn is_going_away(&self) -> bool {
         self.going_away

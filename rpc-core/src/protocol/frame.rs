@@ -25,7 +25,7 @@
 //! | --- | --- |
 //! | 1 ack | the sender has consumed the receiver's control frame |
 //! | 2 spent | (request, message, continuation, response with 0x10) the frame took the sender's last credit; ignored in other frames |
-//! | 4 going away | (any kind, from the server) the server is shutting down, or, in a control frame with [`EVICTED`], ends this connection: the client must start no more calls |
+//! | 4 going away | (any kind, from the server) the server ends this connection, for its age or in a shutdown, or, in a control frame with [`EVICTED`], for another client: the client must start no more calls |
 //! | 8 returned | (control) the credits are returned rather than granted |
 //! | 0x10 stream | (request) the call is a stream: its response takes a credit; (response) it took one |
 //! | 0x20 open | (request with 0x10) messages of the client follow, and the request has no message itself |

@@ -121,9 +121,9 @@ impl<F: Fabric> ServerBuilder<F> {
     /// calls of this one may go on for `grace`, and are cut off then. A [`Channel`](crate::Channel)
     /// connects again by itself. Both times are looked at each second. Default: connections stay.
     ///
-    /// Keep `grace` below nine tenths of `age` if there are streams that last. A channel keeps one connection
-    /// whose calls go on. If those of a second one do, too, its next calls fail, or wait for ready, until
-    /// either is done.
+    /// Keep `grace` below nine tenths of `age` if there are streams that last. While calls go on over one old
+    /// connection, a channel makes its next calls over a new one. If that one is old, too, and calls go on
+    /// over both, the next calls fail, or wait for ready, until one of the two has ended.
     ///
     /// So clients come to servers that were added, and whoever was revoked loses access: it connects
     /// with a certificate of that time, or not at all. From the moment that a server has read a list of

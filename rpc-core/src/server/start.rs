@@ -88,9 +88,9 @@ impl<F: Fabric> ServerBuilder<F> {
             tracing::warn!(
                 ?age,
                 ?grace,
-                "the calls of an old connection may go on for longer than the next one is young: a channel whose \
-                 streams do so has no connection for further calls meanwhile. Keep the grace of \
-                 `max_connection_age` below nine tenths of the age"
+                "`max_connection_age`: the grace is longer than nine tenths of the age, so a second connection \
+                 may be old before the first has ended. A channel with streams on both makes no third, and its \
+                 further calls fail or wait. Give less grace"
             );
         }
         Ok(())

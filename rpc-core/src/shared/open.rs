@@ -31,8 +31,8 @@ use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 
-/// Connections of a channel at a poller: one that accepts calls, and one to a server that is shutting
-/// down, while its last calls finish.
+/// Connections of a channel at a poller: one that accepts calls, and one that its server is ending,
+/// while the last calls of that one finish.
 pub(super) const CONNECTIONS: u32 = 2;
 
 /// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted

@@ -35,9 +35,9 @@ use crate::driver::handle::Poller;
 use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
-/// How many connections that their servers end a channel may have at one poller, for calls that finish. It
+/// The most connections of a channel at one poller that their servers are ending and whose calls go on. It
 /// makes no further connection until one of them has ended. A poller has room for no more: see
-/// `CONNECTIONS`.
+/// [`CONNECTIONS`](super::open::CONNECTIONS).
 const MOST_RETIRING: usize = 2;
 
 /// The server that a channel connects to, and how.
@@ -275,7 +275,7 @@ impl<T: Transport> Reconnect<T> {
                 address: self.target.address.clone(),
                 reason: format!(
                     "the calls of {MOST_RETIRING} earlier connections, which their servers are ending, go on: \
-                     end streams sooner, or have the server's `max_connection_age` give them less grace than age"
+                     end streams sooner, or give the server's `max_connection_age` a grace below nine tenths of its age"
                 ),
             }));
         }
@@ -472,7 +472,7 @@ impl<T: Transport> Reconnect<T> {
         }
     }
 
-    /// Returns the number of links whose servers have shut down and which still have calls.
+    /// Returns the number of links that their servers are ending and that still have calls.
     fn going_away(&self) -> usize {
         let is_open = |link: &&LinkKey| self.driver.link_state(**link) == LinkState::GoingAway;
         self.retiring.iter().filter(is_open).count()

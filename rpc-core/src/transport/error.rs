@@ -19,8 +19,8 @@ pub enum CloseReason {
     Local,
     /// The peer closed it, or its process ended.
     PeerGone,
-    /// The peer, a server, is shutting down, or ends connections of this age. No more calls are started
-    /// on the connection. Calls in flight may still receive responses before it ends.
+    /// The peer, a server, is shutting down, or ends this connection because of its age. No more calls are
+    /// started on the connection. Calls in flight may still receive responses before it ends.
     GoingAway,
     /// The peer, a server that had no connection left, has given this one to a new client.
     Evicted,

@@ -15,8 +15,8 @@ impl Flags {
     /// The sender used its last credit for this frame, or had too few credits to send its long message at
     /// once: it would benefit from a larger window.
     pub const SPENT: Self = Self(2);
-    /// The sender, a server, is shutting down: the client must start no more calls on this
-    /// connection.
+    /// The sender, a server, ends this connection, for its age or in a shutdown: the client must start no
+    /// more calls on it.
     pub const GOING_AWAY: Self = Self(4);
     /// The credits of this control frame are returned by the sender rather than granted.
     pub const RETURNED: Self = Self(8);
