@@ -142,10 +142,10 @@ pub enum TlsError {
         /// What is wrong with it.
         source: rustls::Error,
     },
-    /// Two revocation lists are of one issuer and one scope. Whoever verifies looks at one of them only.
+    /// Two revocation lists are of one issuer. Whoever verifies looks at one of them only.
     #[error(
-        "two revocation lists in {origin} are of one issuer, {issuer}: leave the newest one only, since a \
-         later list has all that an earlier one has"
+        "a revocation list in {origin} is the second one of {issuer}, and only one would be asked: keep \
+         the newest"
     )]
     CrlTwice {
         /// Where the second one is from.

@@ -15,7 +15,7 @@ use crate::certificate::{self, utc};
 use crate::error::{Origin, TlsError};
 use crate::pem;
 use crate::provider::provider;
-use crate::source::{Source, Taken};
+use crate::source::{MAX_FILE_LEN, Source, Taken};
 
 /// The certificate and the private key by which a process proves who it is: a server to its clients, or
 /// a client to its servers.
@@ -58,9 +58,12 @@ impl Identity {
         certificates: impl Into<PathBuf>,
         key: impl Into<PathBuf>,
     ) -> Result<Self, TlsError> {
-        let files = vec![certificates.into(), key.into()];
-        let certificates = Origin::File(files[0].clone());
-        let key = Origin::File(files[1].clone());
+        let (certificates, key) = (certificates.into(), key.into());
+        let files = vec![
+            (certificates.clone(), MAX_FILE_LEN),
+            (key.clone(), MAX_FILE_LEN),
+        ];
+        let (certificates, key) = (Origin::File(certificates), Origin::File(key));
         let origins = (certificates.clone(), key.clone());
         let source = Source::open("identity", files, move |contents| match contents {
             [certificates, key] => Pair::new((certificates, &origins.0), (key, &origins.1)),

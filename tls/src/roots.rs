@@ -10,17 +10,19 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
-use x509_parser::oid_registry::OID_X509_EXT_ISSUER_DISTRIBUTION_POINT;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use crate::error::{Origin, TlsError};
 use crate::pem;
 use crate::provider::provider;
-use crate::source::{Source, Taken};
+use crate::source::{MAX_FILE_LEN, Source, Taken};
 
 /// Most bytes of names of authorities that a server tells its clients. They need not know them: a client
 /// that has one certificate sends it.
 const MOST_NAMES: usize = 4096;
+
+/// The longest file of revocation lists that is read, in bytes: about 300,000 certificates.
+const MAX_LIST_LEN: u64 = 16 * 1024 * 1024;
 
 /// The authorities whose certificates a process believes, and what they have revoked.
 ///
@@ -100,7 +102,7 @@ impl Roots {
     ///
     /// From then on, so is each certificate about whose issuer there is no list: every authority on the
     /// way, with the root, has to have one. A list is used beyond the time of its next update. A
-    /// second file has the lists of other issuers. A file may have 16 MiB.
+    /// second file may add the lists of other issuers. No file of lists may be longer than 16 MiB.
     ///
     /// # Errors
     ///
@@ -134,9 +136,9 @@ impl Roots {
     fn open(anchors: Anchors, crl_files: Vec<PathBuf>) -> Result<Self, TlsError> {
         let mut files = Vec::new();
         if let Anchors::File(path) = &anchors {
-            files.push(path.clone());
+            files.push((path.clone(), MAX_FILE_LEN));
         }
-        files.extend(crl_files.iter().cloned());
+        files.extend(crl_files.iter().map(|path| (path.clone(), MAX_LIST_LEN)));
         let (from, lists) = (anchors.clone(), crl_files.clone());
         let source = Source::open("roots", files, move |contents| {
             make(&from, &lists, contents)
@@ -181,19 +183,19 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
             store(text, &anchors.origin())?
         }
     };
-    let (mut crls, mut scopes) = (Vec::new(), Vec::new());
+    let (mut crls, mut issuers) = (Vec::new(), Vec::new());
     for (path, text) in crl_files.iter().zip(contents) {
         let origin = Origin::File(path.clone());
         let lists = pem::crls(text, &origin)?;
         // Each file on its own, so that the error names the file.
         server_verifier(&roots, lists.clone(), &origin)?;
         for list in &lists {
-            let scope = Scope::of(list, &origin)?;
-            if scopes.contains(&scope) {
-                let issuer = scope.issuer;
+            // Of two lists of one issuer, the verification asks the first.
+            let (name, issuer) = issuer_of(list, &origin)?;
+            if issuers.contains(&name) {
                 return Err(TlsError::CrlTwice { origin, issuer });
             }
-            scopes.push(scope);
+            issuers.push(name);
         }
         crls.extend(lists);
     }
@@ -227,29 +229,15 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
     })
 }
 
-/// The certificates that a revocation list speaks of. Of two lists with one scope, the verification asks
-/// only the first.
-#[derive(PartialEq, Eq)]
-struct Scope {
-    issuer: String,
-    /// The extension that says which certificates of the issuer they are (RFC 5280, 5.2.5).
-    distribution_point: Option<Vec<u8>>,
-}
-
-impl Scope {
-    fn of(list: &[u8], origin: &Origin) -> Result<Self, TlsError> {
-        let unreadable = |_| TlsError::Crl {
-            origin: origin.clone(),
-            source: rustls::CertRevocationListError::ParseError.into(),
-        };
-        let (_, list) = CertificateRevocationList::from_der(list).map_err(unreadable)?;
-        let mut extensions = list.extensions().iter();
-        let point = extensions.find(|it| it.oid == OID_X509_EXT_ISSUER_DISTRIBUTION_POINT);
-        Ok(Self {
-            issuer: list.issuer().to_string(),
-            distribution_point: point.map(|it| it.value.to_vec()),
-        })
-    }
+/// Returns the issuer of a revocation list, as it is compared with that of a certificate, and its name.
+fn issuer_of(list: &[u8], origin: &Origin) -> Result<(Vec<u8>, String), TlsError> {
+    let unreadable = |_| TlsError::Crl {
+        origin: origin.clone(),
+        source: rustls::CertRevocationListError::ParseError.into(),
+    };
+    let (_, list) = CertificateRevocationList::from_der(list).map_err(unreadable)?;
+    let issuer = list.issuer();
+    Ok((issuer.as_raw().to_vec(), issuer.to_string()))
 }
 
 fn server_verifier(

@@ -4,14 +4,14 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
 
 use crate::certificate::sha256;
 use crate::error::TlsError;
 use crate::watch::{self, Look};
 
-/// The longest file that is read: a list of some hundred thousand revoked certificates.
-pub(crate) const MAX_FILE_LEN: u64 = 16 * 1024 * 1024;
+/// The longest file of certificates or of a key that is read, in bytes.
+pub(crate) const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// A value that is made of the content of files, all of them together: a value is taken as a whole or
 /// not at all.
@@ -24,7 +24,8 @@ pub(crate) struct Source<T> {
 }
 
 struct Files<T> {
-    paths: Vec<PathBuf>,
+    /// Each with the most bytes that are read of it.
+    paths: Vec<(PathBuf, u64)>,
     make: Box<Make<T>>,
     /// Held while files are read, so that what was read first is not taken last.
     looked: Mutex<Looked>,
@@ -89,7 +90,7 @@ impl<T: fmt::Display + Send + Sync + 'static> Source<T> {
     /// Returns an error if a file cannot be read or `make` fails.
     pub(crate) fn open(
         what: &'static str,
-        paths: Vec<PathBuf>,
+        paths: Vec<(PathBuf, u64)>,
         make: impl Fn(&[Vec<u8>]) -> Result<T, TlsError> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, TlsError> {
         let contents = read_all(&paths)?;
@@ -162,7 +163,13 @@ impl<T: fmt::Display + Send + Sync + 'static> Source<T> {
         let Some(files) = &self.files else {
             return Outcome::Same;
         };
-        let mut looked = files.looked();
+        // Without a wait: whoever reads the files now takes what has changed. In a child of a fork, it may be
+        // a thread that is not there, and the other files are looked at all the same.
+        let mut looked = match files.looked.try_lock() {
+            Ok(looked) => looked,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Outcome::Same,
+        };
         let contents = match read_all(&files.paths) {
             Ok(contents) => contents,
             Err(error) => {
@@ -243,11 +250,14 @@ fn hash(contents: &[Vec<u8>]) -> [u8; 32] {
     sha256(&each)
 }
 
-fn read_all(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, TlsError> {
-    files.iter().map(|path| read(path)).collect()
+fn read_all(files: &[(PathBuf, u64)]) -> Result<Vec<Vec<u8>>, TlsError> {
+    files
+        .iter()
+        .map(|(path, limit)| read(path, *limit))
+        .collect()
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>, TlsError> {
     let path = path.to_owned();
     // Before it is opened: opening a pipe waits for a writer.
     let is_file = fs::metadata(&path).map(|metadata| metadata.is_file());
@@ -258,13 +268,9 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     }
     let mut content = Vec::new();
     // One byte more shows that a file is too long, and a file that grows ends here as well.
-    let length =
-        File::open(&path).and_then(|file| file.take(MAX_FILE_LEN + 1).read_to_end(&mut content));
+    let length = File::open(&path).and_then(|file| file.take(limit + 1).read_to_end(&mut content));
     match length {
-        Ok(_) if content.len() as u64 > MAX_FILE_LEN => Err(TlsError::TooLong {
-            path,
-            limit: MAX_FILE_LEN,
-        }),
+        Ok(_) if content.len() as u64 > limit => Err(TlsError::TooLong { path, limit }),
         Ok(_) => Ok(content),
         Err(source) => Err(TlsError::Read { path, source }),
     }

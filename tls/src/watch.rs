@@ -36,6 +36,7 @@ struct State {
     watched: Vec<Weak<dyn Look>>,
     /// The process that has the thread: a child of it has none, whatever it inherits.
     thread_of: Option<u32>,
+    has_warned: bool,
 }
 
 impl Watcher {
@@ -45,6 +46,7 @@ impl Watcher {
             state: Mutex::new(State {
                 watched: Vec::new(),
                 thread_of: None,
+                has_warned: false,
             }),
         }
     }
@@ -62,14 +64,16 @@ impl Watcher {
         Ok(())
     }
 
-    /// Sees to it that the files are looked at in a process that was forked after they were
-    /// [added](Self::add), such as a daemon, too.
+    /// Starts the thread if this process has none: it was forked, as a daemon is, after the files were
+    /// [added](Self::add).
     pub(crate) fn go_on(&'static self) {
         // Without a wait: a thread that the child has not inherited may have held the lock.
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
-        if let Err(error) = self.ensure_thread(&mut state) {
+        if let Err(error) = self.ensure_thread(&mut state)
+            && !std::mem::replace(&mut state.has_warned, true)
+        {
             tracing::warn!(
                 "changes of the files of TLS are not noticed: the thread that watches them cannot be started: {error}"
             );
@@ -105,8 +109,8 @@ impl Watcher {
         }
     }
 
-    /// Returns what is still in use. If nothing is, the thread ends, and the next [`add`](Self::add)
-    /// starts another one.
+    /// Returns what is still in use. If nothing is, the thread ends, and whoever has files again starts
+    /// another one.
     fn alive(&self) -> Option<Vec<Arc<dyn Look>>> {
         let mut state = self.state();
         state.watched.retain(|watched| watched.strong_count() > 0);

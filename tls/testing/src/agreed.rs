@@ -1,7 +1,7 @@
 //! [`records`]: the records of TLS 1.3 on both ends of a connection, without a handshake between them.
 //!
-//! Each end performs the whole handshake with itself, in memory, and keeps the half of its role. Nothing in it
-//! is random but by a seed that both ends know: so they come to the same keys, even in two processes. What
+//! Each end performs the whole handshake with itself, in memory, and keeps the half of its role. All its
+//! random bytes follow from a seed that both ends know: so they come to the same keys, even in two processes. What
 //! follows the handshake is as always. Such keys protect nothing.
 
 use std::cell::Cell;
