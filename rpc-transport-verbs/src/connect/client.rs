@@ -390,8 +390,9 @@ pub(crate) fn adopt(
 }
 
 /// Returns the reason of a server that has ended the handshake while the connection for the calls
-/// was dialed. The server closes that connection without a word, because it no longer knows its
-/// secret. It sends the reason first, but on the connection of the handshake, where it may come later.
+/// was dialed, secured or said hello on. The server closes that connection without a word, because it no
+/// longer knows its secret, or has no time for it. It sends the reason first, but on the connection of the
+/// handshake, where it may come later.
 fn refusal_after_welcome(
     stream: &mut ControlStream,
     handshake: &mut ClientHandshake,

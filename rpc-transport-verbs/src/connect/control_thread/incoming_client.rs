@@ -71,7 +71,7 @@ pub(super) enum NextAction {
     Secure {
         handshake: Box<dyn SecurityHandshake>,
         arrived: Vec<u8>,
-        /// It is not the first step.
+        /// The client has had an answer.
         has_begun: bool,
     },
     /// Call [`challenge`](IncomingClient::challenge).
@@ -135,7 +135,7 @@ impl IncomingClient {
     /// Returns what the socket has to be watched for.
     pub(super) fn watched(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, !matches!(self.beginning, Beginning::Away));
+        flags.set(EventFlags::IN, !self.is_being_secured());
         flags.set(EventFlags::OUT, self.stream.is_writing());
         flags
     }
@@ -156,7 +156,8 @@ impl IncomingClient {
     fn reached(&self) -> String {
         match self.state {
             State::Incoming if self.is_being_secured() => {
-                "the server's threads for TLS had not come to the client".to_owned()
+                "the server's threads for TLS had not made the next step of the client's handshake"
+                    .to_owned()
             }
             State::Incoming if !matches!(self.beginning, Beginning::Nothing | Beginning::Done) => {
                 "the client's handshake of TLS was not complete".to_owned()
@@ -189,7 +190,7 @@ impl IncomingClient {
             self.give_up("the socket ended");
             return NextAction::Close;
         }
-        if matches!(self.beginning, Beginning::Away) {
+        if self.is_being_secured() {
             // The system reports the end of a socket again and again.
             return match flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 true => NextAction::Close,
@@ -474,7 +475,7 @@ impl IncomingClient {
                 told
             }
             // What TLS has to say about it is sent already.
-            Beginning::Securing(..) | Beginning::Away | Beginning::Insecure => Ok(()),
+            Beginning::Securing { .. } | Beginning::Away { .. } | Beginning::Insecure => Ok(()),
         };
         let flushed = told.and_then(|()| self.flush());
         // After the reason was written: the poller shuts the socket down when it closes the

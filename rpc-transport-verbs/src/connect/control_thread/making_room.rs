@@ -173,8 +173,15 @@ impl Sockets {
         let refused: HashSet<_> = refused.collect();
         self.waiting.retain(|it| !refused.contains(&it.client));
         for client in refused {
-            // The core refuses it with the reason.
+            // The core refuses it with the reason, or a place that is another client's has come back just
+            // now: then somebody is asked for that one again.
             self.admit_now(client);
+            let admitted = self.sources.get(&client);
+            if matches!(admitted, Some(Source::Incoming(client)) if client.stage() == Stage::Admitted)
+                && let Some(returning) = self.returning.get(&listener)
+            {
+                returning.take_one();
+            }
         }
     }
 

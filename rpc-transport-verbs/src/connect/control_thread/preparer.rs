@@ -55,10 +55,6 @@ impl Job for Preparation {
         self.token
     }
 
-    fn has_begun(&self) -> bool {
-        false
-    }
-
     fn run(self) -> Command {
         let (token, key) = (self.token, LivenessKey::next());
         // The only reference to a socket is that of the job if its client is gone.

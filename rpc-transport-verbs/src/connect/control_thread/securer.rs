@@ -13,11 +13,12 @@ use crate::transport::security::{SecurityError, SecurityHandshake, SecurityProgr
 /// Number of threads. Each stranger may cause a signature, so strangers can keep this many cores busy.
 pub(super) const SECURERS: usize = 2;
 
-/// A handshake of which something has arrived.
+/// A step of a handshake: what has arrived for it.
 pub(super) struct Securing {
     pub(super) token: Token,
     pub(super) handshake: Box<dyn SecurityHandshake>,
     pub(super) arrived: Vec<u8>,
+    /// The client has had an answer.
     pub(super) has_begun: bool,
 }
 

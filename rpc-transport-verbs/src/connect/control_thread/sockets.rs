@@ -56,7 +56,7 @@ pub(super) struct Sockets {
     pub(super) places: Places,
     /// The clients that wait for a connection, in the order in which they get one.
     pub(super) waiting: VecDeque<Waiting>,
-    /// By listener.
+    /// The places on their way back, by listener.
     pub(super) returning: HashMap<Token, Returning>,
     /// By listener, the request to its pollers for connections.
     pub(super) asked: HashMap<Token, AskedForRoom>,
@@ -420,7 +420,7 @@ impl Sockets {
                 continue;
             }
             let Some(Source::Incoming(client)) = self.sources.get(&token) else {
-                self.end_handshake(token, "");
+                self.handshakes.remove(token);
                 continue;
             };
             if client.stage() == Stage::Waiting {

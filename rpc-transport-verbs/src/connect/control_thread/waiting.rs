@@ -31,7 +31,8 @@ pub(super) struct Waiting {
 /// given to a client yet.
 ///
 /// A poller adds those that it ends before it gives their places back. So whoever finds a place finds it
-/// counted here: the answer of the poller may come later.
+/// counted here: the answer of the poller may come later. Those of handshakes are added by the control
+/// thread, the only one that looks for places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Returning(Arc<AtomicUsize>);
 

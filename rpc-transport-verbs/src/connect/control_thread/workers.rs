@@ -17,9 +17,11 @@ pub(super) trait Job: Send + 'static {
     /// Returns the client that it is for.
     fn token(&self) -> Token;
 
-    /// Returns true if something was done for this client before. Then it comes before the clients of its
-    /// host that begin: so those that begin without an end do not make it wait at each of its steps.
-    fn has_begun(&self) -> bool;
+    /// Returns true if the client has had an answer. Then it comes before the clients of its host that have
+    /// had none: those that begin without an end do not make it wait at each of its steps.
+    fn has_begun(&self) -> bool {
+        false
+    }
 
     /// Does it. Returns what the control thread has to be told.
     fn run(self) -> Command;
@@ -66,7 +68,10 @@ impl<J: Job> Workers<J> {
             self.turns.push_back(host);
         }
         match job.has_begun() {
-            true => jobs.push_front(job),
+            true => {
+                let begun = jobs.iter().take_while(|job| job.has_begun()).count();
+                jobs.insert(begun, job);
+            }
             false => jobs.push_back(job),
         }
         self.hand_over();
@@ -160,6 +165,7 @@ mod tests {
             workers.add(host(2), token);
         }
         workers.add(host(1), 1000);
+        workers.add(host(1), 1001);
         workers.forget(host(2), 202);
         workers.forget(host(1), 10);
         let mut done = Vec::new();
@@ -169,8 +175,8 @@ mod tests {
         }
         let of_the_first: Vec<_> = (1..=8).collect();
         assert_eq!(done[..8], of_the_first);
-        assert_eq!(done[8..13], [1000, 201, 9, 203, 11]);
-        assert_eq!(done.len(), 102);
+        assert_eq!(done[8..13], [1000, 201, 1001, 203, 9]);
+        assert_eq!(done.len(), 103);
         assert!(workers.waiting.is_empty() && workers.turns.is_empty());
     }
 }

@@ -11,9 +11,13 @@ pub(super) enum Beginning {
     /// Nothing has arrived.
     Nothing,
     /// With the handshake that secures it, which waits for further bytes.
-    Securing(Box<dyn SecurityHandshake>, Vec<u8>),
+    Securing {
+        handshake: Box<dyn SecurityHandshake>,
+        arrived: Vec<u8>,
+        has_begun: bool,
+    },
     /// With that handshake, of which another thread makes a step.
-    Away,
+    Away { has_begun: bool },
     /// With that handshake, which has failed.
     Insecure,
     /// What arrives and is sent is for the client's handshake.
@@ -23,26 +27,30 @@ pub(super) enum Beginning {
 impl IncomingClient {
     /// Returns true if a thread for TLS has a step of this client to make, so it waits for the server.
     pub(in super::super) fn is_being_secured(&self) -> bool {
-        matches!(self.beginning, Beginning::Away)
+        matches!(self.beginning, Beginning::Away { .. })
     }
 
     /// Handles what has arrived.
     pub(super) fn handle_bytes(&mut self, bytes: Vec<u8>) -> NextAction {
         match std::mem::replace(&mut self.beginning, Beginning::Done) {
             Beginning::Nothing => self.begin(bytes),
-            Beginning::Securing(handshake, mut arrived) => {
+            Beginning::Securing {
+                handshake,
+                mut arrived,
+                has_begun,
+            } => {
                 arrived.extend(bytes);
-                self.beginning = Beginning::Away;
+                self.beginning = Beginning::Away { has_begun };
                 NextAction::Secure {
                     handshake,
                     arrived,
-                    has_begun: true,
+                    has_begun,
                 }
             }
             // Only parts of records have arrived.
             Beginning::Done if bytes.is_empty() => NextAction::Wait,
             Beginning::Done => self.handle_client_bytes(&bytes),
-            state @ (Beginning::Away | Beginning::Insecure) => {
+            state @ (Beginning::Away { .. } | Beginning::Insecure) => {
                 debug_assert!(false, "nothing is read then");
                 self.beginning = state;
                 NextAction::Wait
@@ -55,7 +63,7 @@ impl IncomingClient {
         match (&self.config.security, bytes[0]) {
             (Some(security), security::FIRST_BYTE) => match security.begin() {
                 Ok(handshake) => {
-                    self.beginning = Beginning::Away;
+                    self.beginning = Beginning::Away { has_begun: false };
                     NextAction::Secure {
                         handshake,
                         arrived: bytes,
@@ -89,6 +97,8 @@ impl IncomingClient {
             return NextAction::Wait;
         }
         let sent = self.stream.write(&to_send);
+        let had_begun = matches!(self.beginning, Beginning::Away { has_begun: true });
+        let has_begun = had_begun || !to_send.is_empty();
         match progress {
             Err(error) => {
                 self.beginning = Beginning::Insecure;
@@ -104,7 +114,11 @@ impl IncomingClient {
                 self.refuse("it sent more than a handshake of TLS needs")
             }
             Ok(SecurityProgress::Waits(handshake)) => {
-                self.beginning = Beginning::Securing(handshake, arrived);
+                self.beginning = Beginning::Securing {
+                    handshake,
+                    arrived,
+                    has_begun,
+                };
                 NextAction::Wait
             }
             Ok(SecurityProgress::Done(secured)) => {

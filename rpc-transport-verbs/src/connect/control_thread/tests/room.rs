@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use rpc_core::transport::ConnectionQuota;
+
 use super::*;
 
 thread_local! {
@@ -14,6 +16,10 @@ struct Full;
 
 impl Admission for Full {
     fn admit(&self, _: &[u8]) -> Result<Admitted, Refusal> {
+        if HAS_ROOM.get() {
+            let quota = ConnectionQuota::acquire(&Arc::default());
+            return Ok(Admitted::new(0, Vec::new(), Vec::new(), quota));
+        }
         Err(Refusal {
             reason: "the server is full".to_owned(),
         })
@@ -227,6 +233,22 @@ fn a_place_that_comes_back_before_the_answer_of_its_poller_is_given_once() {
     sockets.room_made(listening, port, ONE);
     // So somebody is asked for the next one.
     let _next = wait_as_another_host(&mut sockets, listening, address);
+    await_question(&mut sockets);
+}
+
+/// A place comes back while the client that waits for it is not the one that is decided about.
+#[test]
+fn a_place_that_another_client_has_got_is_asked_for_again() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, _) = full_server(&mut sockets, 0, 1);
+    let (_, _first) = wait_as_another_host(&mut sockets, listening, address);
+    answer(&mut sockets, listening, ONE);
+    let (_, _second) = wait_as_another_host(&mut sockets, listening, address);
+    let port = await_question(&mut sockets);
+    HAS_ROOM.set(true);
+    answer_of(&mut sockets, listening, port, NONE);
+    HAS_ROOM.set(false);
+    assert_eq!(sockets.waiting.len(), 1, "the second has the place");
     await_question(&mut sockets);
 }
 

@@ -49,7 +49,7 @@ impl LinkStream {
                 (Ok(own), Ok(peer)) => {
                     Self::sealed(socket.into(), of(own, peer), ReadAhead::default())
                 }
-                // The peer has closed it already, so nothing travels.
+                // The connection was reset, so nothing travels.
                 _ => Self::Plain(socket.into()),
             };
         }
