@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) stopped: watch::Receiver<()>,
 }
 
-/// How long a connection may take to open from the moment on that the gateway ends.
+/// How long a connection that is not open yet may still take when the gateway begins to end.
 const LAST_PREFACE_TIME: Duration = Duration::from_millis(500);
 
 /// Serves one connection, until it ends or has to.

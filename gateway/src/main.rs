@@ -99,7 +99,7 @@ struct ClientsTls {
     /// Take clients with a certificate of these authorities only
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// Refuse clients whose certificates are in these revocation lists: one for each authority
+    /// Refuse clients whose certificates are in these revocation lists, or of an authority without one
     #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
     tls_client_crl: Option<PathBuf>,
     /// Take clients without a certificate, too

@@ -92,6 +92,19 @@ fn a_program_that_dies_by_one_test_still_runs_and_names_the_others() {
 }
 
 #[test]
+fn a_program_is_left_out_by_its_name_and_an_unknown_name_is_an_error() {
+    let (status, printed) = run(DIES, "left_out", &["--without", "package/left_out"]);
+    assert!(
+        printed.contains("== 0 test programs, 0 failed"),
+        "{printed}"
+    );
+    assert_eq!(status, Some(0), "{printed}");
+    let (status, printed) = run(DIES, "left_out", &["--without", "package/other"]);
+    assert!(printed.contains("no program package/other"), "{printed}");
+    assert_eq!(status, Some(1), "{printed}");
+}
+
+#[test]
 fn the_result_of_a_test_that_runs_its_own_program_is_not_that_of_the_program() {
     assert_names(
         EXITS,
