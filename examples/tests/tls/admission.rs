@@ -53,10 +53,13 @@ fn a_server_admits_whom_it_likes_once_per_connection() {
         let hello = || HelloRequest {
             name: "x".to_owned(),
         };
+        // Once for each connection. On a machine with much to do, a client may need a second one.
+        let before = asked.load(Ordering::Relaxed);
+        assert!((5..10).contains(&before), "{before}");
         for _ in 0..10 {
             block_on(greeter.say_hello(hello())).unwrap();
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 5, "once for each connection");
+        assert_eq!(asked.load(Ordering::Relaxed), before, "not for each call");
         server.shutdown().unwrap();
     }
 }

@@ -71,7 +71,6 @@ pub(super) enum NextAction {
     Secure {
         handshake: Box<dyn SecurityHandshake>,
         arrived: Vec<u8>,
-        /// The client has had an answer.
         has_begun: bool,
     },
     /// Call [`challenge`](IncomingClient::challenge).
