@@ -34,6 +34,8 @@ const ALERT: u8 = 0x15;
 pub struct Handshake {
     side: Side,
     has_heard: bool,
+    /// Bytes of whole records that rustls has seen, and still needs.
+    seen: usize,
 }
 
 enum Side {
@@ -82,6 +84,7 @@ impl Handshake {
         Ok(Self {
             side: Side::Server(Box::new(connection)),
             has_heard: false,
+            seen: 0,
         })
     }
 
@@ -110,6 +113,7 @@ impl Handshake {
         Ok(Self {
             side: Side::Client(Box::new(connection)),
             has_heard: false,
+            seen: 0,
         })
     }
 
@@ -136,7 +140,8 @@ impl Handshake {
             }
         }
         let mut plain = Vec::new();
-        let bytes = (&mut *arrived, &mut *to_send, &mut plain);
+        let arriving = (&mut *arrived, &mut self.seen);
+        let bytes = (arriving, &mut *to_send, &mut plain);
         let (role, is_done) = match &mut self.side {
             Side::Client(connection) => (Role::Client, handle(&mut **connection, bytes)),
             Side::Server(connection) => (Role::Server, handle(&mut **connection, bytes)),
@@ -232,12 +237,20 @@ impl Unbuffered for UnbufferedServerConnection {
 /// Handles all that has arrived. Returns true if the handshake is complete.
 fn handle<C: Unbuffered>(
     connection: &mut C,
-    (arrived, to_send, plain): (&mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>),
+    ((arrived, seen), to_send, plain): (Arriving<'_>, &mut Vec<u8>, &mut Vec<u8>),
 ) -> Result<bool, Failure> {
     loop {
+        // One record more each time, so that none that follows the handshake is seen: rustls would answer
+        // a new key with one of its own, and keep the message that tells of it.
+        let next = *seen + whole_record(&arrived[*seen..]);
+        let shown = match next > *seen {
+            true => *seen,
+            // The beginning of a record, which may be wrong.
+            false => arrived.len(),
+        };
         let UnbufferedStatus {
             mut discard, state, ..
-        } = connection.process(arrived);
+        } = connection.process(&mut arrived[..shown]);
         let end = match state {
             Ok(ConnectionState::EncodeTlsData(message)) => {
                 encode(message, to_send);
@@ -260,6 +273,10 @@ fn handle<C: Unbuffered>(
                 }
                 failed
             }
+            Ok(ConnectionState::BlockedHandshake) if next > *seen => {
+                *seen = next;
+                None
+            }
             Ok(ConnectionState::BlockedHandshake) => Some(Ok(false)),
             Ok(ConnectionState::WriteTraffic(_)) => Some(Ok(true)),
             // Early data is not accepted.
@@ -267,6 +284,7 @@ fn handle<C: Unbuffered>(
             Err(error) => Some(Err(error.into())),
         };
         arrived.drain(..discard);
+        *seen = seen.saturating_sub(discard);
         match end {
             None => {}
             Some(Ok(is_done)) => return Ok(is_done),
@@ -274,7 +292,7 @@ fn handle<C: Unbuffered>(
                 // What was to be said before comes first. After the alert, if there is one, the connection
                 // must not be asked again.
                 while let Ok(ConnectionState::EncodeTlsData(last)) =
-                    connection.process(arrived).state
+                    connection.process(&mut arrived[..*seen]).state
                 {
                     let start = to_send.len();
                     encode(last, to_send);
@@ -286,6 +304,18 @@ fn handle<C: Unbuffered>(
             }
         }
     }
+}
+
+/// What has arrived, and how much of it rustls has seen.
+type Arriving<'a> = (&'a mut Vec<u8>, &'a mut usize);
+
+/// Returns the length of the first record, or 0 if not all of it has arrived.
+fn whole_record(arrived: &[u8]) -> usize {
+    let Some([_, _, _, high, low]) = arrived.first_chunk() else {
+        return 0;
+    };
+    let len = 5 + usize::from(u16::from_be_bytes([*high, *low]));
+    if len <= arrived.len() { len } else { 0 }
 }
 
 /// Returns true if a record is one with an alert, which has two bytes: with its header, and, if it is

@@ -167,6 +167,45 @@ fn another_implementation_understands_each_record_and_each_key() {
     assert!(opened.is_end && opened.plain.is_empty());
 }
 
+/// A client may ask for new keys at once: its message arrives together with the end of its handshake.
+#[test]
+fn new_keys_that_are_asked_for_with_the_end_of_the_handshake_are_told_of() {
+    let (client_tls, server_tls) = both();
+    let name = client_tls.server_name("localhost").unwrap();
+    let mut theirs = ClientConnection::new(client_tls.config(), name).unwrap();
+    let mut ours = Side::Begins(Handshake::of_server(&server_tls).unwrap());
+    let mut waiting = Vec::new();
+    let mut ours = loop {
+        if !theirs.is_handshaking() {
+            theirs.refresh_traffic_keys().unwrap();
+            theirs.writer().write_all(b"first").unwrap();
+        }
+        let mut said = Vec::new();
+        while theirs.wants_write() {
+            theirs.write_tls(&mut said).unwrap();
+        }
+        let (next, answer) = ours.take(&said, said.len(), &mut waiting).unwrap();
+        feed(&answer, |mut bytes| {
+            theirs.read_tls(&mut bytes).unwrap();
+            theirs.process_new_packets().unwrap();
+        });
+        match next {
+            Side::Begins(_) => ours = next,
+            Side::Done(done) => break done,
+        }
+    };
+    let mut plain = ours.plain;
+    plain.extend(open_all(&mut ours.records, &mut waiting).unwrap());
+    assert_eq!(plain, b"first");
+    let mut sealed = Vec::new();
+    ours.records.seal(b"second", &mut sealed).unwrap();
+    theirs.read_tls(&mut &sealed[..]).unwrap();
+    theirs.process_new_packets().unwrap();
+    let mut received = [0; 6];
+    theirs.reader().read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"second");
+}
+
 /// The client has both sides of its handshake before the server has seen its certificate. A server that
 /// refuses it says so in an alert.
 #[test]
