@@ -178,9 +178,8 @@ impl Sockets {
             self.admit_now(client);
             let admitted = self.sources.get(&client);
             if matches!(admitted, Some(Source::Incoming(client)) if client.stage() == Stage::Admitted)
-                && let Some(returning) = self.returning.get(&listener)
             {
-                returning.take_one();
+                self.take_returning(listener);
             }
         }
     }
@@ -188,10 +187,15 @@ impl Sockets {
     /// Has the core admit a client, or refuse it. One connection less is on its way to this listener:
     /// it has come back, or has not for so long that it is not counted on.
     pub(super) fn admit_one(&mut self, listener: Token, token: Token) {
+        self.take_returning(listener);
+        self.admit_now(token);
+    }
+
+    fn take_returning(&self, listener: Token) {
+        // A listener that has ended has none.
         if let Some(returning) = self.returning.get(&listener) {
             returning.take_one();
         }
-        self.admit_now(token);
     }
 
     pub(super) fn returning_to(&mut self, listener: Token) -> Returning {
