@@ -142,10 +142,11 @@ pub enum TlsError {
         /// What is wrong with it.
         source: rustls::Error,
     },
-    /// Two revocation lists are of one issuer. Whoever verifies looks at one of them only.
+    /// Two revocation lists are about the same certificates. Whoever verifies looks at one of them only.
     #[error(
-        "a revocation list in {origin} is the second one of {issuer}, and only one would be asked: keep \
-         the newest"
+        "a revocation list in {origin} is the second one of {issuer} about the same certificates, and only \
+         one would be asked: keep the newest, which has to be complete (only lists for authorities and for \
+         others may be two; parts by distribution point are not supported)"
     )]
     CrlTwice {
         /// Where the second one is from.

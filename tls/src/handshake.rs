@@ -54,13 +54,12 @@ pub enum Progress {
 
 /// A connection whose handshake is complete on this side. A client learns from its first record that
 /// the server has taken its certificate.
+#[derive(Debug)]
 pub struct Secured {
     /// The records that follow.
     pub records: Records,
     /// The certificate of the peer, which was verified; `None` if a client has presented none.
     pub peer: Option<Arc<PeerCertificate>>,
-    /// What the peer has said in the records that came with the end of its handshake.
-    pub plain: Vec<u8>,
 }
 
 impl Handshake {
@@ -139,12 +138,16 @@ impl Handshake {
                 return Err(HandshakeError::NotTls);
             }
         }
-        let mut plain = Vec::new();
         let arriving = (&mut *arrived, &mut self.seen);
-        let bytes = (arriving, &mut *to_send, &mut plain);
         let (role, is_done) = match &mut self.side {
-            Side::Client(connection) => (Role::Client, handle(&mut **connection, bytes)),
-            Side::Server(connection) => (Role::Server, handle(&mut **connection, bytes)),
+            Side::Client(connection) => {
+                let is_done = handle(&mut **connection, arriving, to_send);
+                (Role::Client, is_done)
+            }
+            Side::Server(connection) => {
+                let is_done = handle(&mut **connection, arriving, to_send);
+                (Role::Server, is_done)
+            }
         };
         let failed = |source| HandshakeError::Tls { role, source };
         let is_done = is_done.map_err(|failure| match failure {
@@ -185,11 +188,7 @@ impl Handshake {
             records.seal_failure(alert, to_send)?;
             Err(error)
         })?;
-        Ok(Progress::Done(Box::new(Secured {
-            records,
-            peer,
-            plain,
-        })))
+        Ok(Progress::Done(Box::new(Secured { records, peer })))
     }
 }
 
@@ -237,7 +236,8 @@ impl Unbuffered for UnbufferedServerConnection {
 /// Handles all that has arrived. Returns true if the handshake is complete.
 fn handle<C: Unbuffered>(
     connection: &mut C,
-    ((arrived, seen), to_send, plain): (Arriving<'_>, &mut Vec<u8>, &mut Vec<u8>),
+    (arrived, seen): Arriving<'_>,
+    to_send: &mut Vec<u8>,
 ) -> Result<bool, Failure> {
     loop {
         // One record more each time, so that none that follows the handshake is seen: rustls would answer
@@ -248,9 +248,7 @@ fn handle<C: Unbuffered>(
             // The beginning of a record, which may be wrong.
             false => arrived.len(),
         };
-        let UnbufferedStatus {
-            mut discard, state, ..
-        } = connection.process(&mut arrived[..shown]);
+        let UnbufferedStatus { discard, state, .. } = connection.process(&mut arrived[..shown]);
         let end = match state {
             Ok(ConnectionState::EncodeTlsData(message)) => {
                 encode(message, to_send);
@@ -260,26 +258,13 @@ fn handle<C: Unbuffered>(
                 sent.done();
                 None
             }
-            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                let mut failed = None;
-                while let Some(record) = traffic.next_record() {
-                    match record {
-                        Ok(record) => {
-                            plain.extend_from_slice(record.payload);
-                            discard += record.discard;
-                        }
-                        Err(error) => failed = Some(Err(error.into())),
-                    }
-                }
-                failed
-            }
             Ok(ConnectionState::BlockedHandshake) if next > *seen => {
                 *seen = next;
                 None
             }
             Ok(ConnectionState::BlockedHandshake) => Some(Ok(false)),
             Ok(ConnectionState::WriteTraffic(_)) => Some(Ok(true)),
-            // Early data is not accepted.
+            // Early data is not accepted, and what follows the handshake is not shown.
             Ok(_) => Some(Err(Failure::Closed)),
             Err(error) => Some(Err(error.into())),
         };
@@ -366,15 +351,5 @@ fn leaf(
 impl fmt::Debug for Handshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Handshake")
-    }
-}
-
-// Without the bytes, which are not for logs.
-impl fmt::Debug for Secured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Secured")
-            .field("records", &self.records)
-            .field("peer", &self.peer)
-            .finish_non_exhaustive()
     }
 }

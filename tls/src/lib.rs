@@ -45,6 +45,8 @@ pub use self::handshake::{BeginError, Handshake, MAX_WAITING, Progress, Secured}
 pub use self::handshake_error::{HandshakeError, Role};
 pub use self::http2::http2_peer;
 pub use self::identity::Identity;
+#[doc(hidden)]
+pub use self::records::{FEW_RECORDS, MOST_SHORT_KEYS};
 pub use self::records::{MAX_PLAIN, MAX_RECORD, Opened, RecordError, Records};
 pub use self::roots::Roots;
 pub use self::server_tls::{ClientAuth, ServerTls};

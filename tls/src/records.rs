@@ -45,6 +45,13 @@ const KEY_UPDATE: u8 = 24;
 /// A message KeyUpdate that asks for none in return (section 4.6.3).
 const KEY_UPDATE_NOT_REQUESTED: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
+/// Keys in a row that a peer may use for fewer records than [`FEW_RECORDS`]. A new key costs as much as some
+/// ten short records, and nobody needs one before millions of them.
+pub const MOST_SHORT_KEYS: u32 = 32;
+
+/// See [`MOST_SHORT_KEYS`].
+pub const FEW_RECORDS: u64 = 32;
+
 /// The level of an alert that ends the connection (section 6).
 const FATAL: u8 = 2;
 
@@ -60,6 +67,8 @@ pub struct Records {
     most_sealed: u64,
     /// The peer has asked for the next key.
     owes_key_update: bool,
+    /// Keys in a row that the peer has used for a few records.
+    short_keys: u32,
 }
 
 /// A record that was opened.
@@ -83,6 +92,8 @@ pub enum RecordError {
     Length,
     /// It is of a kind that may not follow a handshake.
     Content,
+    /// It tells of a new key as all of late have, after a few records of the one before.
+    ShortKeys,
     /// The peer has ended the connection, for this reason.
     Alert(AlertDescription),
     /// The next key cannot be derived.
@@ -97,6 +108,9 @@ impl RecordError {
             Self::Forged => "a record of TLS was altered, replayed or forged on its way",
             Self::Length => "a record of TLS has a length that is not permitted",
             Self::Content => "a record of TLS has content that may not follow the handshake",
+            Self::ShortKeys => {
+                "the peer changes its key of TLS after a few records each time, which only costs work"
+            }
             Self::Alert(alert) => alert::sentence(alert),
             Self::NextKey => "the next key of TLS could not be derived",
         }
@@ -128,6 +142,7 @@ impl Records {
             connection,
             most_sealed,
             owes_key_update: false,
+            short_keys: 0,
         })
     }
 
@@ -284,7 +299,7 @@ impl Records {
                 match later_messages(messages, self.connection.is_client())? {
                     KeyUpdate::None => {}
                     update => {
-                        self.opening = RecordKey::new(self.connection.next_opening()?)?;
+                        self.take_next_key()?;
                         self.owes_key_update |= update == KeyUpdate::Requested;
                     }
                 }
@@ -292,6 +307,19 @@ impl Records {
             }
             _ => Err(RecordError::Content),
         }
+    }
+
+    /// Goes on with the peer's next key, which it has told of.
+    fn take_next_key(&mut self) -> Result<(), RecordError> {
+        self.short_keys = match self.opening.next < FEW_RECORDS {
+            true => self.short_keys + 1,
+            false => 0,
+        };
+        if self.short_keys > MOST_SHORT_KEYS {
+            return Err(RecordError::ShortKeys);
+        }
+        self.opening = RecordKey::new(self.connection.next_opening()?)?;
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
-use x509_parser::prelude::{CertificateRevocationList, FromDer};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, ParsedExtension};
 
 use crate::error::{Origin, TlsError};
 use crate::pem;
@@ -102,12 +102,12 @@ impl Roots {
     ///
     /// From then on, so is each certificate about whose issuer there is no list: every authority on the
     /// way, with the root, has to have one. A list is used beyond the time of its next update. A
-    /// second file may add the lists of other issuers. No file of lists may be longer than 16 MiB.
+    /// second file may add lists about other certificates. No file of lists may be longer than 16 MiB.
     ///
     /// # Errors
     ///
     /// Returns an error if the file cannot be read or is malformed, if it has no list, or if two lists
-    /// are of one issuer.
+    /// are about the same certificates.
     pub fn with_crl_file(self, path: impl Into<PathBuf>) -> Result<Self, TlsError> {
         let mut crl_files = self.crl_files;
         crl_files.push(path.into());
@@ -183,19 +183,20 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
             store(text, &anchors.origin())?
         }
     };
-    let (mut crls, mut issuers) = (Vec::new(), Vec::new());
+    let (mut crls, mut scopes) = (Vec::new(), Vec::<Scope>::new());
     for (path, text) in crl_files.iter().zip(contents) {
         let origin = Origin::File(path.clone());
         let lists = pem::crls(text, &origin)?;
         // Each file on its own, so that the error names the file.
         server_verifier(&roots, lists.clone(), &origin)?;
         for list in &lists {
-            // Of two lists of one issuer, the verification asks the first.
-            let (name, issuer) = issuer_of(list, &origin)?;
-            if issuers.contains(&name) {
+            // Of two lists that are about a certificate, the verification asks the first.
+            let scope = Scope::of(list, &origin)?;
+            if scopes.iter().any(|other| other.overlaps(&scope)) {
+                let issuer = scope.issuer_name;
                 return Err(TlsError::CrlTwice { origin, issuer });
             }
-            issuers.push(name);
+            scopes.push(scope);
         }
         crls.extend(lists);
     }
@@ -229,15 +230,48 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
     })
 }
 
-/// Returns the issuer of a revocation list, as it is compared with that of a certificate, and its name.
-fn issuer_of(list: &[u8], origin: &Origin) -> Result<(Vec<u8>, String), TlsError> {
-    let unreadable = |_| TlsError::Crl {
-        origin: origin.clone(),
-        source: rustls::CertRevocationListError::ParseError.into(),
-    };
-    let (_, list) = CertificateRevocationList::from_der(list).map_err(unreadable)?;
-    let issuer = list.issuer();
-    Ok((issuer.as_raw().to_vec(), issuer.to_string()))
+/// The certificates that a revocation list is about.
+struct Scope {
+    /// Their issuer, as the verification compares it.
+    issuer: Vec<u8>,
+    issuer_name: String,
+    /// Those of authorities only, or only the others (RFC 5280, 5.2.5); `None` for both. An authority that
+    /// splits its list by distribution points says so in its certificates, but in those without any the
+    /// verification finds the first part to be about all of them.
+    of_authorities: Option<bool>,
+}
+
+impl Scope {
+    fn of(list: &[u8], origin: &Origin) -> Result<Self, TlsError> {
+        let unreadable = |_| TlsError::Crl {
+            origin: origin.clone(),
+            source: rustls::CertRevocationListError::ParseError.into(),
+        };
+        let (_, list) = CertificateRevocationList::from_der(list).map_err(unreadable)?;
+        let issuer = list.issuer();
+        let of_authorities = list.extensions().iter().find_map(|extension| {
+            let ParsedExtension::IssuingDistributionPoint(point) = extension.parsed_extension()
+            else {
+                return None;
+            };
+            (point.only_contains_ca_certs || point.only_contains_user_certs)
+                .then_some(point.only_contains_ca_certs)
+        });
+        Ok(Self {
+            issuer: issuer.as_raw().to_vec(),
+            issuer_name: issuer.to_string(),
+            of_authorities,
+        })
+    }
+
+    /// Returns true if a certificate may be in the scope of both.
+    fn overlaps(&self, other: &Self) -> bool {
+        let is_disjoint = match (self.of_authorities, other.of_authorities) {
+            (Some(one), Some(another)) => one != another,
+            _ => false,
+        };
+        self.issuer == other.issuer && !is_disjoint
+    }
 }
 
 fn server_verifier(

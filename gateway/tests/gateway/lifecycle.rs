@@ -9,6 +9,7 @@ use proto::interop::{
 };
 use rpc_core::Server;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
@@ -62,6 +63,27 @@ async fn calls_that_do_not_end_are_cut_off() {
     let (_requests, mut responses) = begin(&client).await;
     fixture.end().await;
     responses.message().await.unwrap_err();
+}
+
+/// A connection that is not open yet, and has an hour for that, is dropped soon after the end has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_does_not_hold_up_the_end() {
+    let hour = Duration::from_secs(3600);
+    let fixture =
+        Fixture::interop_with(|builder| builder.preface_time(hour).drain_time(hour)).await;
+    let mut silent = tokio::net::TcpStream::connect(fixture.address)
+        .await
+        .unwrap();
+    // Connections are accepted in order, so the silent one is.
+    let client = fixture.client().await;
+    let _: tonic::Response<Empty> = client
+        .unary(EMPTY_CALL, Request::new(Empty {}))
+        .await
+        .unwrap();
+    drop(client);
+    let ended = tokio::time::timeout(Duration::from_secs(60), fixture.end()).await;
+    ended.expect("the silent connection holds it up");
+    assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
 }
 
 /// The program, which is killed when it is dropped.

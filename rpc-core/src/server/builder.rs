@@ -128,7 +128,8 @@ impl<F: Fabric> ServerBuilder<F> {
     /// So clients come to servers that were added, and whoever was revoked loses access: it connects
     /// with a certificate of that time, or not at all. From the moment that a server has read a list of
     /// revoked certificates, this takes 1.1 × `age` + `grace` and two seconds; for a client in the middle
-    /// of its handshake, up to fifteen seconds more.
+    /// of its handshake, up to twenty seconds more, and over RDMA the time in which the
+    /// server makes a queue pair for it.
     pub fn max_connection_age(mut self, age: Duration, grace: Duration) -> Self {
         self.connection_age = Some(ConnectionAge { age, grace });
         self

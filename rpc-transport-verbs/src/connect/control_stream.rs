@@ -75,11 +75,14 @@ impl ControlStream {
         }
     }
 
-    /// From here on, bytes travel in records.
-    pub(crate) fn secure(&mut self, layer: Box<dyn RecordLayer>, read_ahead: ReadAhead) {
+    /// From here on, bytes travel in records, of which `sealed` have been read.
+    pub(crate) fn secure(&mut self, layer: Box<dyn RecordLayer>, sealed: Vec<u8>) {
         self.records = Some(Records {
             layer,
-            read_ahead,
+            read_ahead: ReadAhead {
+                opened: Vec::new(),
+                sealed,
+            },
             empty: 0,
             has_ended: false,
         });

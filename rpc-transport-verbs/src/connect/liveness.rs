@@ -177,10 +177,7 @@ impl LivenessConnection {
             Ok(Arrived::End) => Some(LivenessEnd::Gone),
             Ok(Arrived::Bytes) => self.handle_bytes(&bytes),
             Err(error) if error.is_transient() => None,
-            Err(StreamError::Record(error)) => {
-                tracing::debug!(key = %self.key, %error, "a connection ends");
-                Some(LivenessEnd::Bytes)
-            }
+            Err(StreamError::Record(error)) => Some(LivenessEnd::Record(error)),
             // The connection was reset, or the kernel gave it up.
             Err(StreamError::Socket(_)) => Some(LivenessEnd::Gone),
         }
@@ -313,7 +310,9 @@ mod tests {
     use std::net::TcpListener;
 
     use rpc_core::transport::PeerSentence;
+    use verbline_verbs::for_transport::BadRecord;
 
+    use super::super::control_stream::tests::{Framed, record};
     use super::super::handshake::server::ServerHandshake;
     use super::*;
     use crate::transport::notices::notice_queue;
@@ -413,6 +412,20 @@ mod tests {
         }
         assert_eq!(liveness.change_of_watch(), Some(EventFlags::IN));
         assert!(liveness.write(&[ACK]));
+    }
+
+    /// The user reads what was wrong with the records, not that they were no keepalives.
+    #[test]
+    fn a_record_that_cannot_be_read_is_told_as_that() {
+        let (here, mut there) = pair();
+        here.set_nonblocking(true).unwrap();
+        let state = KeepaliveState::with_client(None, Instant::now());
+        let mut liveness = watched(here, state, ClockRole::Answers);
+        liveness.stream.secure(Box::new(Framed), Vec::new());
+        there.write_all(&record(&[0; 20_000])).unwrap();
+        let end = std::iter::from_fn(|| Some(liveness.poll())).find_map(|end| end);
+        let too_long = BadRecord("a record is longer than it may be");
+        assert_eq!(end, Some(LivenessEnd::Record(too_long)));
     }
 
     /// A server that has ended the handshake while `Ready` was on its way says why, in as many reads as it

@@ -4,7 +4,6 @@ use std::io;
 use std::time::Duration;
 
 use rpc_core::transport::ConnectError;
-use verbline_verbs::for_transport::ReadAhead;
 
 use super::address::host_of;
 use super::control_stream::{Arrived, ControlStream, StreamError};
@@ -33,10 +32,9 @@ pub(super) fn secure(
         // The server learns why, too.
         let sent = deadline.write(&mut stream, &std::mem::take(&mut to_send));
         match progress? {
-            SecurityProgress::Done(Secured { layer, opened, .. }) => {
+            SecurityProgress::Done(Secured { layer, .. }) => {
                 sent?;
-                let sealed = arrived;
-                stream.secure(layer, ReadAhead { opened, sealed });
+                stream.secure(layer, arrived);
                 return Ok(stream);
             }
             SecurityProgress::Waits(waiting) => handshake = waiting,

@@ -69,15 +69,10 @@ impl SecurityHandshake for Handshake {
         Ok(match Self::advance(*self, arrived, to_send)? {
             Progress::Waits(handshake) => SecurityProgress::Waits(Box::new(handshake)),
             Progress::Done(secured) => {
-                let verbline_tls::Secured {
-                    records,
-                    peer,
-                    plain,
-                } = *secured;
+                let verbline_tls::Secured { records, peer } = *secured;
                 SecurityProgress::Done(Secured {
                     layer: Box::new(TlsRecords(records)),
                     certificate: peer,
-                    opened: plain,
                 })
             }
         })

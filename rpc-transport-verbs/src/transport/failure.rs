@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rpc_core::transport::PeerSentence;
+use verbline_verbs::for_transport::BadRecord;
 use verbline_verbs::{
     CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
     VerbsError, WorkKind,
@@ -195,6 +196,8 @@ pub(crate) enum LivenessFailure {
         "the peer sent bytes other than keepalives on its TCP connection after the handshake: check that it runs a compatible version of Verbline"
     )]
     Bytes,
+    #[error("the TCP connection of the handshake has failed: {0}")]
+    Record(#[source] BadRecord),
     #[error("the server ended the handshake just before it was complete: {0}")]
     Refused(PeerSentence),
     #[error(

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::{Admitted, PeerSentence, RoomWanted};
 use verbline_verbs::QpNum;
+use verbline_verbs::for_transport::BadRecord;
 
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::LaneFailure;
@@ -83,6 +84,8 @@ pub(crate) enum LivenessEnd {
     Gone,
     /// Bytes other than a keepalive arrived on a connection that should be silent.
     Bytes,
+    /// What travels in records could not be read any more.
+    Record(BadRecord),
     /// The server has ended the handshake for this reason, while the client's last message was on its
     /// way.
     Refused(PeerSentence),

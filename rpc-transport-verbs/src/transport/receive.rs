@@ -442,6 +442,7 @@ impl Lane {
         let failure = match end {
             LivenessEnd::Gone => return self.peer_gone(index),
             LivenessEnd::Bytes => LivenessFailure::Bytes,
+            LivenessEnd::Record(error) => LivenessFailure::Record(error),
             LivenessEnd::Refused(reason) => LivenessFailure::Refused(reason),
             LivenessEnd::Silent(silence) => {
                 self.counters.silent_peers.add(1);

@@ -82,6 +82,4 @@ pub(crate) struct Secured {
     pub(crate) layer: Box<dyn RecordLayer>,
     /// What the peer has proved to be.
     pub(crate) certificate: Option<Arc<PeerCertificate>>,
-    /// What the peer has said in the records that came with the end of its handshake.
-    pub(crate) opened: Vec<u8>,
 }

@@ -12,6 +12,7 @@ use super::log::logged;
 use super::{AsIdentity, AsRoots};
 use crate::source::{MAX_FILE_LEN, Outcome};
 use crate::{ClientAuth, ClientTls, Identity, Origin, PemProblem, Roots, ServerTls, TlsError};
+use tls_testing::rcgen::{CrlDistributionPoint, CrlIssuingDistributionPoint, CrlScope};
 use tls_testing::{Authority, Issued, named};
 
 struct Files {
@@ -317,6 +318,15 @@ fn roots_are_followed() {
     );
 }
 
+/// Connects to the server with a certificate that has this serial number.
+fn accepts(authority: &Authority, server: &ServerTls, serial: u64) -> Result<(), rustls::Error> {
+    let mut params = named("client.example");
+    params.serial_number = Some(serial.into());
+    let identity = authority.issue(&params).identity();
+    let client = ClientTls::new(authority.roots()).identity(identity);
+    shake(&client, "a.example", server).map(drop)
+}
+
 #[test]
 fn a_list_revokes_a_client_while_the_server_runs() {
     let authority = Authority::new("root");
@@ -326,13 +336,7 @@ fn a_list_revokes_a_client_while_the_server_runs() {
     let roots = authority.roots().with_crl_file(&list).unwrap();
     let identity = authority.issue_to("a.example").identity();
     let server = ServerTls::new(identity).clients(roots.clone(), ClientAuth::Optional);
-    let accepts = |serial: u64| {
-        let mut params = named("client.example");
-        params.serial_number = Some(serial.into());
-        let identity = authority.issue(&params).identity();
-        let client = ClientTls::new(authority.roots()).identity(identity);
-        shake(&client, "a.example", &server).map(drop)
-    };
+    let accepts = |serial| accepts(&authority, &server, serial);
     accepts(7).unwrap();
     fs::write(&list, authority.revoke(&[7])).unwrap();
     let lines = logged(|| assert_eq!(roots.look(), Outcome::Taken));
@@ -374,7 +378,7 @@ fn a_list_revokes_a_client_while_the_server_runs() {
 
 /// One of them would not be looked at: they are in two files, or in one.
 #[test]
-fn two_lists_of_one_issuer_are_an_error() {
+fn two_lists_about_the_same_certificates_are_an_error() {
     let authority = Authority::new("root");
     let folder = tempfile::tempdir().unwrap();
     let [list, second] = ["crl.pem", "second.pem"].map(|name| folder.path().join(name));
@@ -383,10 +387,50 @@ fn two_lists_of_one_issuer_are_an_error() {
     let roots = authority.roots().with_crl_file(&list).unwrap();
     let roots = roots.with_crl_file(&second).unwrap();
     let both = authority.revoke(&[]) + &authority.revoke(&[8]);
-    for content in [authority.revoke(&[8]), both] {
+    let of_users = authority.revoke_in(part("a", Some(CrlScope::UserCertsOnly)), &[8]);
+    // In a certificate that names no distribution point, the first part would be taken for the whole.
+    let parts = authority.revoke_in(part("a", None), &[8]);
+    for content in [authority.revoke(&[8]), both, of_users, parts] {
         fs::write(&list, content).unwrap();
         let error = roots.reload().unwrap_err();
         assert!(matches!(error, TlsError::CrlTwice { .. }), "{error:?}");
         assert!(error.to_string().contains("CN=root"), "{error}");
+    }
+    let parts = ["a", "b"].map(|point| authority.revoke_in(part(point, None), &[8]));
+    fs::write(&list, Authority::new("other").revoke(&[])).unwrap();
+    fs::write(&second, parts.concat()).unwrap();
+    let error = roots.reload().unwrap_err();
+    assert!(matches!(error, TlsError::CrlTwice { .. }), "{error:?}");
+}
+
+/// A part of a list, as an authority may split it.
+fn part(point: &str, scope: Option<CrlScope>) -> Option<CrlIssuingDistributionPoint> {
+    let uris = vec![format!("http://crl.example/{point}")];
+    let distribution_point = CrlDistributionPoint { uris };
+    Some(CrlIssuingDistributionPoint {
+        distribution_point,
+        scope,
+    })
+}
+
+/// An authority may have one list for the authorities below it and one for others.
+#[test]
+fn lists_for_authorities_and_for_others_are_both_looked_at() {
+    let authority = Authority::new("root");
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("crl.pem");
+    let of_users = authority.revoke_in(part("a", Some(CrlScope::UserCertsOnly)), &[7]);
+    let of_authorities = authority.revoke_in(part("b", Some(CrlScope::CaCertsOnly)), &[8]);
+    for lists in [
+        of_users.clone() + &of_authorities,
+        of_authorities + &of_users,
+    ] {
+        fs::write(&list, lists).unwrap();
+        let roots = authority.roots().with_crl_file(&list).unwrap();
+        let identity = authority.issue_to("a.example").identity();
+        let server = ServerTls::new(identity).clients(roots, ClientAuth::Optional);
+        let error = accepts(&authority, &server, 7).unwrap_err();
+        assert!(format!("{error:?}").contains("Revoked"), "{error:?}");
+        accepts(&authority, &server, 8).unwrap();
     }
 }

@@ -9,8 +9,8 @@ use tls_testing::{Authority, named};
 use super::bytes::{Side, both, open_all, shake};
 use super::{AsIdentity, AsRoots};
 use crate::{
-    ALPN, ClientAuth, ClientTls, Expect, Handshake, HandshakeError, MAX_PLAIN, MAX_RECORD,
-    Progress, RecordError, Records, Secured, ServerTls,
+    ALPN, ClientAuth, ClientTls, Expect, FEW_RECORDS, Handshake, HandshakeError, MAX_PLAIN,
+    MAX_RECORD, MOST_SHORT_KEYS, Progress, RecordError, Records, Secured, ServerTls,
 };
 
 #[test]
@@ -32,7 +32,7 @@ fn a_handshake_may_come_byte_by_byte_and_tells_each_who_the_other_is() {
 
 /// What is said in the same moment as the end of the handshake is not lost.
 #[test]
-fn what_comes_with_the_end_of_the_handshake_is_handed_over() {
+fn what_comes_with_the_end_of_the_handshake_is_left_for_the_records() {
     let (client, server) = both();
     let client = Handshake::of_client(&client, "localhost").unwrap();
     let server = Handshake::of_server(&server).unwrap();
@@ -57,8 +57,7 @@ fn what_comes_with_the_end_of_the_handshake_is_handed_over() {
         panic!("the server is done");
     };
     last.extend(late);
-    let mut plain = server.plain;
-    plain.extend(open_all(&mut server.records, &mut last).unwrap());
+    let plain = open_all(&mut server.records, &mut last).unwrap();
     assert_eq!(plain, b"firstsecondthird");
 }
 
@@ -194,8 +193,7 @@ fn new_keys_that_are_asked_for_with_the_end_of_the_handshake_are_told_of() {
             Side::Done(done) => break done,
         }
     };
-    let mut plain = ours.plain;
-    plain.extend(open_all(&mut ours.records, &mut waiting).unwrap());
+    let plain = open_all(&mut ours.records, &mut waiting).unwrap();
     assert_eq!(plain, b"first");
     let mut sealed = Vec::new();
     ours.records.seal(b"second", &mut sealed).unwrap();
@@ -204,6 +202,33 @@ fn new_keys_that_are_asked_for_with_the_end_of_the_handshake_are_told_of() {
     let mut received = [0; 6];
     theirs.reader().read_exact(&mut received).unwrap();
     assert_eq!(&received, b"second");
+}
+
+/// A peer may change its key as often as it likes, if it uses each for some records.
+#[test]
+fn a_peer_that_changes_its_key_all_the_time_is_ended() {
+    let (client, server) = both();
+    for (records_of_a_key, is_permitted) in [(1, false), (FEW_RECORDS - 1, true)] {
+        let (mut client, mut server) = shake(&client, &server, 4096);
+        client.records.use_each_key_for(records_of_a_key);
+        let all = 3 * u64::from(MOST_SHORT_KEYS) * records_of_a_key;
+        let opened = (0..all).try_for_each(|number| {
+            let mut sealed = Vec::new();
+            client.records.seal(&[7], &mut sealed).unwrap();
+            let plain = open_all(&mut server.records, &mut sealed);
+            plain
+                .map(|plain| assert_eq!(plain, [7]))
+                .map_err(|error| (number, error))
+        });
+        match is_permitted {
+            true => opened.unwrap(),
+            // One record of the first key, and of each that is permitted.
+            false => assert_eq!(
+                opened,
+                Err((u64::from(MOST_SHORT_KEYS) + 1, RecordError::ShortKeys))
+            ),
+        }
+    }
 }
 
 /// The client has both sides of its handshake before the server has seen its certificate. A server that

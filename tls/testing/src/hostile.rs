@@ -188,10 +188,7 @@ impl Victim {
                         assert!(self.arrived.len() < MAX_WAITING, "it waits for too much");
                         State::Begins(handshake)
                     }
-                    Ok(Progress::Done(secured)) => {
-                        self.heard.extend_from_slice(&secured.plain);
-                        State::Done(secured)
-                    }
+                    Ok(Progress::Done(secured)) => State::Done(secured),
                     Err(error) => {
                         assert!(!error.to_string().is_empty());
                         State::Refused

@@ -14,9 +14,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use rcgen;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
-    SanType, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+    CrlIssuingDistributionPoint, DnType, ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 /// A root with its key.
@@ -77,6 +77,12 @@ impl Authority {
     /// Lists these serial numbers as revoked.
     #[must_use]
     pub fn revoke(&self, serials: &[u64]) -> String {
+        self.revoke_in(None, serials)
+    }
+
+    /// Lists these serial numbers as revoked, in a list with this distribution point and scope.
+    #[must_use]
+    pub fn revoke_in(&self, scope: Option<CrlIssuingDistributionPoint>, serials: &[u64]) -> String {
         let revoked = serials.iter().map(|&serial| RevokedCertParams {
             serial_number: SerialNumber::from(serial),
             revocation_time: date_time_ymd(2024, 1, 1),
@@ -87,7 +93,7 @@ impl Authority {
             this_update: date_time_ymd(2024, 1, 1),
             next_update: date_time_ymd(2024, 2, 1),
             crl_number: SerialNumber::from(1),
-            issuing_distribution_point: None,
+            issuing_distribution_point: scope,
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };

@@ -91,6 +91,12 @@ impl Sealer {
         [&header[..], &inner].concat()
     }
 
+    /// Returns the number of records that were sealed with this key.
+    #[must_use]
+    pub fn sealed(&self) -> u64 {
+        self.next
+    }
+
     /// Returns the record that tells of the next key, and goes on with that key. `is_requested`: the other
     /// side has to change its own one, too.
     #[must_use]

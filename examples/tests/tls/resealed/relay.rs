@@ -9,7 +9,7 @@ use std::thread;
 use tls_testing::sealer::{APPLICATION_DATA, HANDSHAKE, HEADER_LEN, Sealer};
 use tls_testing::side::{Opener, Side};
 use verbline::tls::{ClientTls, ServerTls};
-use verbline_tls::MAX_PLAIN;
+use verbline_tls::{FEW_RECORDS, MAX_PLAIN, MOST_SHORT_KEYS};
 
 /// Most records in a row that have no content: one more ends the connection.
 const MOST_EMPTY: usize = 63;
@@ -155,6 +155,8 @@ pub(super) struct Speaker {
     random: Random,
     /// Records in a row without content.
     empty: usize,
+    /// Keys in a row that sealed a few records.
+    short_keys: u32,
     pub(super) said: Said,
 }
 
@@ -177,6 +179,7 @@ impl Speaker {
             to,
             random: Random::new(),
             empty: 0,
+            short_keys: 0,
             said: Said::default(),
         }
     }
@@ -256,7 +259,7 @@ impl Speaker {
                 return;
             }
             match self.random.below(6) {
-                kind @ (0 | 1) => {
+                kind @ (0 | 1) if self.may_change_key() => {
                     let is_requested = kind == 1;
                     sealed.extend(self.sealer.seal_key_update(is_requested));
                     self.said.updates += 1;
@@ -274,6 +277,17 @@ impl Speaker {
             }
             self.empty += 1;
         }
+    }
+
+    /// Returns true if a new key is permitted, and counts it.
+    fn may_change_key(&mut self) -> bool {
+        // With the record that tells of it.
+        let is_short = self.sealer.sealed() + 1 < FEW_RECORDS;
+        if is_short && self.short_keys == MOST_SHORT_KEYS {
+            return false;
+        }
+        self.short_keys = if is_short { self.short_keys + 1 } else { 0 };
+        true
     }
 
     /// Returns the length of a padding. Most records have none or little.

@@ -1,7 +1,5 @@
 //! The beginning of a client's connection: its first byte says whether it is to be secured.
 
-use verbline_verbs::for_transport::ReadAhead;
-
 use super::{IncomingClient, NextAction, State};
 use crate::connect::control_thread::securer::SecuringStep;
 use crate::transport::security::{self, Secured, SecurityHandshake, SecurityProgress};
@@ -122,15 +120,10 @@ impl IncomingClient {
                 NextAction::Wait
             }
             Ok(SecurityProgress::Done(secured)) => {
-                let Secured {
-                    layer,
-                    certificate,
-                    opened,
-                } = secured;
+                let Secured { layer, certificate } = secured;
                 self.beginning = Beginning::Done;
                 self.certificate = certificate;
-                let sealed = arrived;
-                self.stream.secure(layer, ReadAhead { opened, sealed });
+                self.stream.secure(layer, arrived);
                 // What has arrived with the end of the handshake comes without another event.
                 self.receive()
             }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::super::securer::SecuringStep;
 use super::*;
-use crate::connect::control_stream::tests::Framed;
+use crate::connect::control_stream::tests::{Framed, record};
 use crate::transport::security::{
     FIRST_BYTE, MAX_WAITING, Secured, SecurityError, SecurityHandshake, SecurityProgress,
     ServerSecurity,
@@ -81,11 +81,10 @@ fn step(progress: Result<SecurityProgress, SecurityError>) -> SecuringStep {
     }
 }
 
-fn done(opened: &[u8]) -> Result<SecurityProgress, SecurityError> {
+fn done() -> Result<SecurityProgress, SecurityError> {
     Ok(SecurityProgress::Done(Secured {
         layer: Box::new(Framed),
         certificate: None,
-        opened: opened.to_vec(),
     }))
 }
 
@@ -121,7 +120,7 @@ fn a_client_whose_step_another_thread_has_is_not_read_and_its_end_is_noticed() {
 
 #[test]
 fn a_client_that_is_rejected_meanwhile_hears_nothing_of_its_step() {
-    for progress in [done(b"VBLN"), Err("refused".into())] {
+    for progress in [done(), Err("refused".into())] {
         let (mut client, there) = away();
         client.make_room("others need the room");
         assert_eq!(client.stage(), Stage::Rejected);
@@ -154,7 +153,11 @@ fn a_client_that_is_refused_by_the_layer_hears_its_words_and_nothing_in_the_clea
 #[test]
 fn a_secured_client_is_answered_in_records() {
     let (mut client, there) = away();
-    client.secured(step(done(b"no hello of Verbline")));
+    let arrived = record(b"no hello of Verbline");
+    client.secured(SecuringStep {
+        arrived,
+        ..step(done())
+    });
     assert!(client.is_secured());
     assert_eq!(client.stage(), Stage::Rejected);
     let told = told(client, there);
