@@ -422,7 +422,7 @@ mod tests {
         let state = KeepaliveState::with_client(None, Instant::now());
         let mut liveness = watched(here, state, ClockRole::Answers);
         liveness.stream.secure(Box::new(Framed), Vec::new());
-        there.write_all(&record(&[0; 20_000])).unwrap();
+        there.write_all(&record(&[0; 30_000])).unwrap();
         let end = std::iter::from_fn(|| Some(liveness.poll())).find_map(|end| end);
         let too_long = BadRecord("a record is longer than it may be");
         assert_eq!(end, Some(LivenessEnd::Record(too_long)));
