@@ -34,7 +34,9 @@ const KERNEL: &str = r#"
 
 /// Runs a program with the runner, and returns its exit status and what it printed.
 fn run(text: &str, name: &str, arguments: &[&str]) -> (Option<i32>, String) {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Tests that run side by side have a directory each, as the thread that runs a test has its name.
+    let thread = std::thread::current();
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(thread.name().unwrap());
     fs::create_dir_all(&directory).unwrap();
     let [source, program, plan] =
         ["source.rs", "program", "plan.json"].map(|file| directory.join(file));
