@@ -145,8 +145,9 @@ pub enum TlsError {
     /// Two revocation lists are about the same certificates. Whoever verifies looks at one of them only.
     #[error(
         "a revocation list in {origin} is the second one of {issuer} about the same certificates, and only \
-         one would be asked: keep the newest, which has to be complete (only lists for authorities and for \
-         others may be two; parts by distribution point are not supported)"
+         one would be asked. Keep the newest complete list. An issuer may have two lists only if one is for \
+         authorities and one for other certificates; lists that are split by distribution point are not \
+         supported"
     )]
     CrlTwice {
         /// Where the second one is from.

@@ -45,11 +45,11 @@ const KEY_UPDATE: u8 = 24;
 /// A message KeyUpdate that asks for none in return (section 4.6.3).
 const KEY_UPDATE_NOT_REQUESTED: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
-/// Keys in a row that a peer may use for fewer records than [`FEW_RECORDS`]. A new key costs as much as some
-/// ten short records, and nobody needs one before millions of them.
+/// Keys in a row that a peer may use for fewer records than [`FEW_RECORDS`]. This side derives each of them,
+/// which costs more than to open a short record, and nobody needs a new key before millions of records.
 pub const MOST_SHORT_KEYS: u32 = 32;
 
-/// See [`MOST_SHORT_KEYS`].
+/// A key that sealed fewer records than this counts for [`MOST_SHORT_KEYS`].
 pub const FEW_RECORDS: u64 = 32;
 
 /// The level of an alert that ends the connection (section 6).
@@ -92,7 +92,7 @@ pub enum RecordError {
     Length,
     /// It is of a kind that may not follow a handshake.
     Content,
-    /// It tells of a new key as all of late have, after a few records of the one before.
+    /// The peer has changed its key many times in a row, after a few records each time.
     ShortKeys,
     /// The peer has ended the connection, for this reason.
     Alert(AlertDescription),
