@@ -48,10 +48,16 @@ impl Attack {
     }
 
     fn link<T>(&self, look: impl FnOnce(&TcpLink) -> T) -> T {
+        self.link_if_up(look).expect("a link")
+    }
+
+    /// Returns nothing if the queue pair has failed: its link is gone. The engine may end it at any time,
+    /// so a state that was read before does not tell.
+    fn link_if_up<T>(&self, look: impl FnOnce(&TcpLink) -> T) -> Option<T> {
         let (domain, qp_index) = self.find();
         let state = domain.enter().expect("this process has not forked");
         let qp = state.queue_pairs.get(qp_index);
-        look(qp.and_then(|qp| qp.link.tcp()).expect("a link"))
+        qp.and_then(|qp| qp.link.tcp()).map(look)
     }
 
     /// Returns whether the socket takes no more, and whether it has taken a message in part.

@@ -222,7 +222,7 @@ fn a_request_that_cannot_go_on_fails_those_that_are_to_be_sent_again_behind_it()
             attack.side.poll();
         }
         let mut read = Vec::new();
-        while attack.side.state() != QpState::Error && attack.is_blocked().0 {
+        while attack.link_if_up(|link| link.outbound.is_blocked) == Some(true) {
             assert!(start.elapsed() < PATIENCE, "the socket takes nothing");
             attack.read_to(&mut read);
             attack.side.poll();
