@@ -32,11 +32,31 @@ const KERNEL: &str = r#"
 #[test] #[ignore] fn c_passes() {}
 "#;
 
+/// A test that waits until the program runs twice.
+const MEETS: &str = r#"
+#[test] fn a_meets_another() {
+    std::fs::write(std::process::id().to_string(), "").unwrap();
+    let is_process = |entry: &std::fs::DirEntry| entry.file_name().to_str().unwrap().parse::<u32>().is_ok();
+    let start = std::time::Instant::now();
+    while std::fs::read_dir(".").unwrap().map(Result::unwrap).filter(is_process).count() < 2 {
+        assert!(start.elapsed().as_secs() < 60, "it runs alone");
+        std::thread::yield_now();
+    }
+}
+#[test] fn b_fails() { panic!("as it should") }
+"#;
+
 /// Runs a program with the runner, and returns its exit status and what it printed.
 fn run(text: &str, name: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    run_as(text, &[name], arguments)
+}
+
+/// Runs a program once by each of these names.
+fn run_as(text: &str, names: &[&str], arguments: &[&str]) -> (Option<i32>, String) {
     // Tests that run side by side have a directory each, as the thread that runs a test has its name.
     let thread = std::thread::current();
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(thread.name().unwrap());
+    let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
     let [source, program, plan] =
         ["source.rs", "program", "plan.json"].map(|file| directory.join(file));
@@ -48,10 +68,11 @@ fn run(text: &str, name: &str, arguments: &[&str]) -> (Option<i32>, String) {
         .unwrap();
     assert!(status.success());
     let [program, directory] = [&program, &directory].map(|path| path.display().to_string());
-    let entry = format!(
-        r#"[{{"name": "package/{name}", "path": "{program}", "directory": "{directory}"}}]"#
-    );
-    fs::write(&plan, entry).unwrap();
+    let entry = |name: &&str| {
+        format!(r#"{{"name": "package/{name}", "path": "{program}", "directory": "{directory}"}}"#)
+    };
+    let entries: Vec<_> = names.iter().map(entry).collect();
+    fs::write(&plan, format!("[{}]", entries.join(","))).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let output = Command::new(root.join(".ci/run-tests"))
         .args(["--one-at-a-time", "--run"])
@@ -149,6 +170,25 @@ fn a_test_that_is_left_out_has_to_exist() {
     assert_eq!(status, Some(1), "{printed}");
     assert!(
         printed.contains("package/left_out has no test e_is_gone"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn two_programs_at_a_time_are_each_shown_as_a_whole() {
+    let (status, printed) = run_as(MEETS, &["one", "two"], &["--programs", "2"]);
+    assert_eq!(status, Some(1), "{printed}");
+    for name in ["one", "two"] {
+        let (_, shown) = printed
+            .split_once(&format!("== package/{name}\n"))
+            .expect(&printed);
+        let (shown, _) = shown.split_once("== ").unwrap();
+        for line in ["a_meets_another ... ok", "b_fails ... FAILED"] {
+            assert_eq!(shown.matches(line).count(), 1, "{line}: {printed}");
+        }
+    }
+    assert!(
+        printed.contains("== 2 test programs, 2 failed"),
         "{printed}"
     );
 }

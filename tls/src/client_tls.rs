@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 
 use crate::configs::{ALPN, Cached, Configs, Generations, HTTP2};
 use crate::error::TlsError;
-use crate::expect::{Expect, Expected, SpiffeVerifier, parse_host, unnamed};
+use crate::expect::{Expect, Expected, parse_host, unnamed};
 use crate::identity::{Identity, Pair};
 use crate::roots::{Roots, Trust};
 
@@ -144,15 +143,12 @@ impl fmt::Debug for ClientTls {
 }
 
 fn build(trust: &Trust, pair: Option<&Pair>, expected: Option<&Expected>) -> ClientConfig {
-    let verifier: Arc<dyn ServerCertVerifier> = match expected {
-        Some(Expected::Spiffe(id)) => Arc::new(SpiffeVerifier::new(
-            Arc::clone(&trust.server),
-            Arc::clone(id),
-        )),
-        Some(Expected::Name(_)) | None => Arc::clone(&trust.server) as _,
+    let id = match expected {
+        Some(Expected::Spiffe(id)) => Some(Arc::clone(id)),
+        Some(Expected::Name(_)) | None => None,
     };
     let builder = trust.config.clone().dangerous();
-    let builder = builder.with_custom_certificate_verifier(verifier);
+    let builder = builder.with_custom_certificate_verifier(Arc::new(trust.servers(id)));
     let mut config = match pair {
         Some(pair) => builder.with_client_cert_resolver(Arc::clone(&pair.key) as _),
         None => builder.with_no_client_auth(),

@@ -93,6 +93,14 @@ pub enum TlsError {
         /// The most bytes that fit.
         limit: usize,
     },
+    /// No peer looks for a way to a root through the certificates of an identity.
+    #[error("the first certificate in {origin} would be refused by peers: {reason}")]
+    Chain {
+        /// Where the certificates are from.
+        origin: Origin,
+        /// What is wrong with the others.
+        reason: String,
+    },
     /// A certificate is malformed, or TLS cannot use it.
     #[error("certificate {position} in {origin} cannot be used: {source}; have it issued again")]
     Certificate {
@@ -151,6 +159,19 @@ pub enum TlsError {
     )]
     CrlTwice {
         /// Where the second one is from.
+        origin: Origin,
+        /// The name of the issuer.
+        issuer: String,
+    },
+    /// A revocation list is in the name of a root, and that root has not signed it. Each certificate of the
+    /// root would be refused.
+    #[error(
+        "a revocation list in {origin} is not signed by {issuer}, whose it says it is: have it issued again. A \
+         root that has got another key has to have another name, or both keys' certificates cannot be verified \
+         with lists"
+    )]
+    CrlSignature {
+        /// Where the list is from.
         origin: Origin,
         /// The name of the issuer.
         issuer: String,

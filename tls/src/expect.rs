@@ -1,4 +1,4 @@
-//! [`Expect`]: which server a client expects, and the verification of a SPIFFE id.
+//! [`Expect`]: which server a client expects.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,12 +6,8 @@ use std::sync::Arc;
 
 use rpc_core::PeerCertificate;
 use rpc_core::transport::PeerSentence;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
+use rustls::pki_types::ServerName;
 
-use crate::certificate;
 use crate::error::TlsError;
 
 /// The longest SPIFFE id, as its specification says.
@@ -99,83 +95,6 @@ fn is_spiffe_id(id: &str) -> bool {
             .all(|segment| !matches!(segment, "" | "." | "..") && segment.bytes().all(in_path))
 }
 
-/// Verifies all that rustls verifies of a server's certificate, but for its name. Then demands a SPIFFE
-/// id.
-#[derive(Debug)]
-pub(crate) struct SpiffeVerifier {
-    verifier: Arc<WebPkiServerVerifier>,
-    expected: Arc<str>,
-}
-
-impl SpiffeVerifier {
-    pub(crate) fn new(verifier: Arc<WebPkiServerVerifier>, expected: Arc<str>) -> Self {
-        Self { verifier, expected }
-    }
-}
-
-impl ServerCertVerifier for SpiffeVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let verified = self.verifier.verify_server_cert(
-            end_entity,
-            intermediates,
-            &unnamed(),
-            ocsp_response,
-            now,
-        );
-        match verified {
-            // `WebPkiServerVerifier::verify_server_cert` verifies the name last, by `verify_server_name`
-            // (rustls 0.23, src/webpki/server_verifier.rs). So whatever ends here has passed the rest:
-            // the chain, the times, the purpose, and the revocation lists.
-            Ok(_)
-            | Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => {}
-            Err(error) => return Err(error),
-        }
-        let presented = certificate::parse(end_entity).map_err(|error| other(Arc::new(error)))?;
-        if presented.spiffe_id() == Some(&*self.expected) {
-            return Ok(ServerCertVerified::assertion());
-        }
-        Err(other(Arc::new(UnexpectedServer {
-            expected: Arc::clone(&self.expected),
-            presented,
-        })))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-fn other(error: Arc<dyn std::error::Error + Send + Sync>) -> Error {
-    Error::InvalidCertificate(CertificateError::Other(OtherError(error)))
-}
-
 /// The server has a valid certificate, and is not the expected one.
 #[derive(Debug, thiserror::Error)]
 pub struct UnexpectedServer {
@@ -184,6 +103,13 @@ pub struct UnexpectedServer {
 }
 
 impl UnexpectedServer {
+    pub(crate) fn new(expected: Arc<str>, presented: PeerCertificate) -> Self {
+        Self {
+            expected,
+            presented,
+        }
+    }
+
     /// Returns the SPIFFE id that the client expects.
     #[must_use]
     pub fn expected(&self) -> &str {

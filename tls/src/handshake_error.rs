@@ -149,10 +149,6 @@ fn of_certificate(f: &mut fmt::Formatter<'_>, peer: &str, error: &CertificateErr
             f,
             "the {peer}'s certificate is of an authority that this side does not trust: add the authority to this side's roots, or let the {peer} send the certificates in between, too"
         ),
-        CertificateError::UnknownRevocationStatus => write!(
-            f,
-            "this side's lists of revoked certificates say nothing of the authority of the {peer}'s certificate: add the list of that authority"
-        ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             write!(
                 f,

@@ -16,6 +16,7 @@ use crate::error::{Origin, TlsError};
 use crate::pem;
 use crate::provider::provider;
 use crate::source::{MAX_FILE_LEN, Source, Taken};
+use crate::verification;
 
 /// The certificate and the private key by which a process proves who it is: a server to its clients, or
 /// a client to its servers.
@@ -149,6 +150,12 @@ impl Pair {
                 source,
             })?;
         }
+        verification::issuers(chain.get(1..).unwrap_or_default()).map_err(|refusal| {
+            TlsError::Chain {
+                origin: origin.clone(),
+                reason: refusal.to_string(),
+            }
+        })?;
         let names = |source| TlsError::CertificateNames {
             origin: origin.clone(),
             source,

@@ -34,6 +34,7 @@ mod server_tls;
 mod source;
 #[cfg(test)]
 mod tests;
+mod verification;
 mod watch;
 
 pub use self::certificate::UnreadableCertificate;
@@ -46,7 +47,7 @@ pub use self::handshake_error::{HandshakeError, Role};
 pub use self::http2::http2_peer;
 pub use self::identity::Identity;
 #[doc(hidden)]
-pub use self::records::{FEW_RECORDS, MOST_SHORT_KEYS};
+pub use self::records::{KEYS_AT_ONCE, RECORDS_PER_KEY};
 pub use self::records::{MAX_PLAIN, MAX_RECORD, Opened, RecordError, Records};
 pub use self::roots::Roots;
 pub use self::server_tls::{ClientAuth, ServerTls};

@@ -45,12 +45,15 @@ const KEY_UPDATE: u8 = 24;
 /// A message KeyUpdate that asks for none in return (section 4.6.3).
 const KEY_UPDATE_NOT_REQUESTED: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
-/// Keys in a row that a peer may use for fewer records than [`FEW_RECORDS`]. This side derives each of them,
-/// which costs more than to open a short record, and nobody needs a new key before millions of records.
-pub const MOST_SHORT_KEYS: u32 = 32;
+/// Keys that a peer may change to before it has sealed a record, or after a long time of many records. Each
+/// further one takes [`RECORDS_PER_KEY`]. This side derives each key, which costs more than to open a short
+/// record, and nobody needs a new one before millions of records.
+pub const KEYS_AT_ONCE: u32 = 32;
 
-/// A key that sealed fewer records than this counts for [`MOST_SHORT_KEYS`].
-pub const FEW_RECORDS: u64 = 32;
+/// Records that a peer seals for each change of its key.
+pub const RECORDS_PER_KEY: u32 = 32;
+
+const MOST_UNUSED: u32 = KEYS_AT_ONCE * RECORDS_PER_KEY;
 
 /// The level of an alert that ends the connection (section 6).
 const FATAL: u8 = 2;
@@ -67,8 +70,8 @@ pub struct Records {
     most_sealed: u64,
     /// The peer has asked for the next key.
     owes_key_update: bool,
-    /// Keys in a row that the peer has used for a few records.
-    short_keys: u32,
+    /// Records that the peer has sealed and not used for a change of its key.
+    unused: u32,
 }
 
 /// A record that was opened.
@@ -92,7 +95,7 @@ pub enum RecordError {
     Length,
     /// It is of a kind that may not follow a handshake.
     Content,
-    /// The peer has changed its key many times in a row, after a few records each time.
+    /// The peer changes its key far more often than its records need.
     ShortKeys,
     /// The peer has ended the connection, for this reason.
     Alert(AlertDescription),
@@ -109,7 +112,7 @@ impl RecordError {
             Self::Length => "a record of TLS has a length that is not permitted",
             Self::Content => "a record of TLS has content that may not follow the handshake",
             Self::ShortKeys => {
-                "the peer changes its key of TLS after a few records each time, which only costs work"
+                "the peer changes its key of TLS every few records, which only costs work"
             }
             Self::Alert(alert) => alert::sentence(alert),
             Self::NextKey => "the next key of TLS could not be derived",
@@ -142,7 +145,7 @@ impl Records {
             connection,
             most_sealed,
             owes_key_update: false,
-            short_keys: 0,
+            unused: MOST_UNUSED,
         })
     }
 
@@ -273,6 +276,7 @@ impl Records {
             .key
             .open_in_place(nonce, aead::Aad::from(header), record)
             .map_err(|_| RecordError::Forged)?;
+        self.unused = (self.unused + 1).min(MOST_UNUSED);
         // Zeros follow the content type as padding (section 5.4).
         let Some(last) = padded.iter().rposition(|byte| *byte != 0) else {
             return Err(RecordError::Length);
@@ -311,13 +315,10 @@ impl Records {
 
     /// Goes on with the peer's next key, which it has told of.
     fn take_next_key(&mut self) -> Result<(), RecordError> {
-        self.short_keys = match self.opening.next < FEW_RECORDS {
-            true => self.short_keys + 1,
-            false => 0,
-        };
-        if self.short_keys > MOST_SHORT_KEYS {
-            return Err(RecordError::ShortKeys);
-        }
+        self.unused = self
+            .unused
+            .checked_sub(RECORDS_PER_KEY)
+            .ok_or(RecordError::ShortKeys)?;
         self.opening = RecordKey::new(self.connection.next_opening()?)?;
         Ok(())
     }

@@ -5,17 +5,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::pki_types::CertificateRevocationListDer;
+use rustls::pki_types::{CertificateRevocationListDer, TrustAnchor};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
-use x509_parser::prelude::{CertificateRevocationList, FromDer, ParsedExtension};
+use x509_parser::asn1_rs::{Sequence, ToDer};
+use x509_parser::error::X509Error;
+use x509_parser::prelude::{
+    CertificateRevocationList, FromDer, ParsedExtension, SubjectPublicKeyInfo,
+};
 
 use crate::error::{Origin, TlsError};
 use crate::pem;
 use crate::provider::provider;
 use crate::source::{MAX_FILE_LEN, Source, Taken};
+use crate::verification::{ClientVerifier, ServerVerifier};
 
 /// Most bytes of names of authorities that a server tells its clients. They need not know them: a client
 /// that has one certificate sends it.
@@ -47,15 +52,35 @@ enum Anchors {
 
 /// What verifies peers by the roots and the revocation lists.
 pub(crate) struct Trust {
-    pub(crate) server: Arc<WebPkiServerVerifier>,
-    pub(crate) client: Arc<dyn ClientCertVerifier>,
+    server: Arc<WebPkiServerVerifier>,
+    client: Arc<dyn ClientCertVerifier>,
     /// Accepts clients without a certificate as well.
-    pub(crate) client_or_nobody: Arc<dyn ClientCertVerifier>,
+    client_or_nobody: Arc<dyn ClientCertVerifier>,
     /// The first step of a client's configuration. It is here because it can fail, as roots can, and the
     /// others cannot.
     pub(crate) config: ConfigBuilder<ClientConfig, WantsVerifier>,
-    roots: usize,
+    roots: Arc<RootCertStore>,
     crls: usize,
+}
+
+impl Trust {
+    /// Returns what verifies clients.
+    pub(crate) fn clients(&self, are_certificates_demanded: bool) -> ClientVerifier {
+        ClientVerifier(Arc::clone(match are_certificates_demanded {
+            true => &self.client,
+            false => &self.client_or_nobody,
+        }))
+    }
+
+    /// Returns what verifies servers, which have to have this SPIFFE id or, without one, the name that is
+    /// dialed.
+    pub(crate) fn servers(&self, id: Option<Arc<str>>) -> ServerVerifier {
+        ServerVerifier {
+            verifier: Arc::clone(&self.server),
+            roots: Arc::clone(&self.roots),
+            id,
+        }
+    }
 }
 
 impl Roots {
@@ -106,8 +131,8 @@ impl Roots {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read or is malformed, if it has no list, or if two lists
-    /// are about the same certificates.
+    /// Returns an error if the file cannot be read or is malformed, if it has no list, if a list is in the
+    /// name of a root that has not signed it, or if two lists are about the same certificates.
     pub fn with_crl_file(self, path: impl Into<PathBuf>) -> Result<Self, TlsError> {
         let mut crl_files = self.crl_files;
         crl_files.push(path.into());
@@ -156,7 +181,7 @@ impl fmt::Debug for Roots {
         let trust = self.source.get().value;
         f.debug_struct("Roots")
             .field("from", &self.anchors.origin())
-            .field("roots", &trust.roots)
+            .field("roots", &trust.roots.len())
             .field("crl_files", &self.crl_files)
             .field("crls", &trust.crls)
             .finish()
@@ -191,7 +216,7 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
         server_verifier(&roots, lists.clone(), &origin)?;
         for list in &lists {
             // Of two lists that are about a certificate, the verification asks the first.
-            let scope = Scope::of(list, &origin)?;
+            let scope = Scope::of(list, &roots, &origin)?;
             if scopes.iter().any(|other| other.overlaps(&scope)) {
                 let issuer = scope.issuer_name;
                 return Err(TlsError::CrlTwice { origin, issuer });
@@ -224,9 +249,9 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
             .map_err(built)?,
         client: client.build().map_err(built)?,
         config,
-        roots: roots.len(),
         crls: crls.len(),
         server: server_verifier(&roots, crls, &origin)?,
+        roots,
     })
 }
 
@@ -242,13 +267,19 @@ struct Scope {
 }
 
 impl Scope {
-    fn of(list: &[u8], origin: &Origin) -> Result<Self, TlsError> {
+    fn of(list: &[u8], roots: &RootCertStore, origin: &Origin) -> Result<Self, TlsError> {
         let unreadable = |_| TlsError::Crl {
             origin: origin.clone(),
             source: rustls::CertRevocationListError::ParseError.into(),
         };
         let (_, list) = CertificateRevocationList::from_der(list).map_err(unreadable)?;
         let issuer = list.issuer();
+        if !may_be_signed(&list, roots) {
+            return Err(TlsError::CrlSignature {
+                origin: origin.clone(),
+                issuer: issuer.to_string(),
+            });
+        }
         let of_authorities = list.extensions().iter().find_map(|extension| {
             let ParsedExtension::IssuingDistributionPoint(point) = extension.parsed_extension()
             else {
@@ -272,6 +303,32 @@ impl Scope {
         };
         self.issuer == other.issuer && !is_disjoint
     }
+}
+
+/// Returns false if a root has the name of the list's issuer, and none of that name has signed the list. Lists of
+/// other authorities, and kinds of signatures that are unknown here, are left to the verification.
+fn may_be_signed(list: &CertificateRevocationList<'_>, roots: &RootCertStore) -> bool {
+    let issuer = list.issuer().as_raw();
+    let mut named = roots
+        .roots
+        .iter()
+        .filter(|root| in_sequence(&root.subject).as_deref() == Some(issuer))
+        .peekable();
+    let is_signed_by = |root: &TrustAnchor<'_>| {
+        let key = in_sequence(&root.subject_public_key_info);
+        let key = key.as_deref().map(SubjectPublicKeyInfo::from_der);
+        let Some(Ok((_, key))) = key else {
+            return true;
+        };
+        let verified = list.verify_signature(&key);
+        !matches!(verified, Err(X509Error::SignatureVerificationError))
+    };
+    named.peek().is_none() || named.any(is_signed_by)
+}
+
+/// A root has its name and its key without the tag of a sequence.
+fn in_sequence(content: &[u8]) -> Option<Vec<u8>> {
+    Sequence::new(content.into()).to_der_vec().ok()
 }
 
 fn server_verifier(
@@ -317,7 +374,8 @@ impl fmt::Display for Trust {
         write!(
             f,
             "root certificates: {}, revocation lists: {}",
-            self.roots, self.crls
+            self.roots.len(),
+            self.crls
         )
     }
 }

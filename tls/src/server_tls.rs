@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, NoServerSessionStorage};
 
 use crate::configs::{ALPN, Cached, Configs, Generations, HTTP2};
@@ -126,10 +127,9 @@ impl fmt::Debug for ServerTls {
 }
 
 fn build(pair: &Pair, clients: Option<(&Trust, ClientAuth)>) -> ServerConfig {
-    let verifier = match clients {
+    let verifier: Arc<dyn ClientCertVerifier> = match clients {
         None => Arc::new(NoClientAuth),
-        Some((trust, ClientAuth::Required)) => Arc::clone(&trust.client),
-        Some((trust, ClientAuth::Optional)) => Arc::clone(&trust.client_or_nobody),
+        Some((trust, auth)) => Arc::new(trust.clients(auth == ClientAuth::Required)),
     };
     let builder = pair.server.clone().with_client_cert_verifier(verifier);
     let mut config = builder.with_cert_resolver(Arc::clone(&pair.key) as _);

@@ -1,6 +1,7 @@
 //! Identities, roots and expected names, against certificates that the tests issue.
 
 mod bytes;
+mod chains;
 mod changed;
 mod files;
 mod in_memory;

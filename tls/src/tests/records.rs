@@ -9,8 +9,8 @@ use tls_testing::{Authority, named};
 use super::bytes::{Side, both, open_all, shake};
 use super::{AsIdentity, AsRoots};
 use crate::{
-    ALPN, ClientAuth, ClientTls, Expect, FEW_RECORDS, Handshake, HandshakeError, MAX_PLAIN,
-    MAX_RECORD, MOST_SHORT_KEYS, Progress, RecordError, Records, Secured, ServerTls,
+    ALPN, ClientAuth, ClientTls, Expect, Handshake, HandshakeError, KEYS_AT_ONCE, MAX_PLAIN,
+    MAX_RECORD, Progress, RECORDS_PER_KEY, RecordError, Records, Secured, ServerTls,
 };
 
 #[test]
@@ -204,29 +204,41 @@ fn new_keys_that_are_asked_for_with_the_end_of_the_handshake_are_told_of() {
     assert_eq!(&received, b"second");
 }
 
-/// A peer may change its key as often as it likes, if it uses each for some records.
+/// A peer may change its key as often as it likes, if it uses each for some records, or the keys before it.
 #[test]
 fn a_peer_that_changes_its_key_all_the_time_is_ended() {
     let (client, server) = both();
-    for (records_of_a_key, is_permitted) in [(1, false), (FEW_RECORDS - 1, true)] {
+    let long = u64::from(RECORDS_PER_KEY) - 1;
+    let at_once = KEYS_AT_ONCE as usize - 1;
+    let one_in_many = |len: u64| [&[len][..], &vec![1; at_once]].concat();
+    // The records of each key, without the one that tells of the next, again and again.
+    for (records_of_keys, is_permitted) in [
+        (vec![1], false),
+        (vec![long - 1], false),
+        (vec![long], true),
+        (one_in_many(long), false),
+        (one_in_many(long * 33), true),
+    ] {
         let (mut client, mut server) = shake(&client, &server, 4096);
-        client.records.use_each_key_for(records_of_a_key);
-        let all = 3 * u64::from(MOST_SHORT_KEYS) * records_of_a_key;
-        let opened = (0..all).try_for_each(|number| {
-            let mut sealed = Vec::new();
-            client.records.seal(&[7], &mut sealed).unwrap();
-            let plain = open_all(&mut server.records, &mut sealed);
-            plain
-                .map(|plain| assert_eq!(plain, [7]))
-                .map_err(|error| (number, error))
+        let all = records_of_keys.iter().cycle().take(100 * at_once);
+        let mut keys = 0;
+        let opened = all.copied().try_for_each(|records| {
+            client.records.use_each_key_for(records);
+            keys += 1;
+            (0..records).try_for_each(|_| {
+                let mut sealed = Vec::new();
+                client.records.seal(&[7], &mut sealed).unwrap();
+                let plain = open_all(&mut server.records, &mut sealed)?;
+                assert_eq!(plain, [7]);
+                Ok(())
+            })
         });
         match is_permitted {
             true => opened.unwrap(),
-            // One record of the first key, and of each that is permitted.
-            false => assert_eq!(
-                opened,
-                Err((u64::from(MOST_SHORT_KEYS) + 1, RecordError::ShortKeys))
-            ),
+            false => {
+                assert_eq!(opened, Err(RecordError::ShortKeys), "{records_of_keys:?}");
+                assert!(keys > KEYS_AT_ONCE, "{records_of_keys:?}: {keys} keys");
+            }
         }
     }
 }

@@ -46,15 +46,18 @@ impl Authority {
     /// Creates a root with this common name.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
-        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+        Self(CertifiedIssuer::self_signed(authority(name), key).unwrap())
     }
 
-    /// Returns the certificate of the root.
+    /// Returns a certificate of this authority, as one with this common name, for the key of `other`.
+    #[must_use]
+    pub fn certify(&self, name: &str, other: &Self) -> String {
+        let certificate = authority(name).signed_by(other.0.key(), &self.0);
+        certificate.unwrap().pem()
+    }
+
+    /// Returns its certificate as a root.
     #[must_use]
     pub fn pem(&self) -> String {
         self.0.pem()
@@ -99,6 +102,14 @@ impl Authority {
         };
         params.signed_by(&self.0).unwrap().pem().unwrap()
     }
+}
+
+fn authority(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
 }
 
 /// A certificate with this DNS name, for servers and clients.

@@ -9,7 +9,7 @@ use std::thread;
 use tls_testing::sealer::{APPLICATION_DATA, HANDSHAKE, HEADER_LEN, Sealer};
 use tls_testing::side::{Opener, Side};
 use verbline::tls::{ClientTls, ServerTls};
-use verbline_tls::{FEW_RECORDS, MAX_PLAIN, MOST_SHORT_KEYS};
+use verbline_tls::{KEYS_AT_ONCE, MAX_PLAIN, RECORDS_PER_KEY};
 
 /// Most records in a row that have no content: one more ends the connection.
 const MOST_EMPTY: usize = 63;
@@ -155,8 +155,8 @@ pub(super) struct Speaker {
     random: Random,
     /// Records in a row without content.
     empty: usize,
-    /// Keys in a row that sealed a few records.
-    short_keys: u32,
+    /// Records that were sealed and not used for a change of the key.
+    unused: u32,
     pub(super) said: Said,
 }
 
@@ -179,7 +179,7 @@ impl Speaker {
             to,
             random: Random::new(),
             empty: 0,
-            short_keys: 0,
+            unused: KEYS_AT_ONCE * RECORDS_PER_KEY,
             said: Said::default(),
         }
     }
@@ -282,11 +282,12 @@ impl Speaker {
     /// Returns true if a new key is permitted, and counts it.
     fn may_change_key(&mut self) -> bool {
         // With the record that tells of it.
-        let is_short = self.sealer.sealed() + 1 < FEW_RECORDS;
-        if is_short && self.short_keys == MOST_SHORT_KEYS {
+        let sealed = self.sealer.sealed() as u32 + 1;
+        let unused = (self.unused + sealed).min(KEYS_AT_ONCE * RECORDS_PER_KEY);
+        let Some(left) = unused.checked_sub(RECORDS_PER_KEY) else {
             return false;
-        }
-        self.short_keys = if is_short { self.short_keys + 1 } else { 0 };
+        };
+        self.unused = left;
         true
     }
 
