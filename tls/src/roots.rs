@@ -54,8 +54,6 @@ enum Anchors {
 pub(crate) struct Trust {
     server: Arc<WebPkiServerVerifier>,
     client: Arc<dyn ClientCertVerifier>,
-    /// Accepts clients without a certificate as well.
-    client_or_nobody: Arc<dyn ClientCertVerifier>,
     /// The first step of a client's configuration. It is here because it can fail, as roots can, and the
     /// others cannot.
     pub(crate) config: ConfigBuilder<ClientConfig, WantsVerifier>,
@@ -66,10 +64,10 @@ pub(crate) struct Trust {
 impl Trust {
     /// Returns what verifies clients.
     pub(crate) fn clients(&self, are_certificates_demanded: bool) -> ClientVerifier {
-        ClientVerifier(Arc::clone(match are_certificates_demanded {
-            true => &self.client,
-            false => &self.client_or_nobody,
-        }))
+        ClientVerifier {
+            verifier: Arc::clone(&self.client),
+            are_certificates_demanded,
+        }
     }
 
     /// Returns what verifies servers, which have to have this SPIFFE id or, without one, the name that is
@@ -237,17 +235,11 @@ fn make(anchors: &Anchors, crl_files: &[PathBuf], contents: &[Vec<u8>]) -> Resul
     if names > MOST_NAMES {
         client = client.clear_root_hint_subjects();
     }
-    let built = |error| refused(error, &origin);
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|source| TlsError::Provider { source })?;
     Ok(Trust {
-        client_or_nobody: client
-            .clone()
-            .allow_unauthenticated()
-            .build()
-            .map_err(built)?,
-        client: client.build().map_err(built)?,
+        client: client.build().map_err(|error| refused(error, &origin))?,
         config,
         crls: crls.len(),
         server: server_verifier(&roots, crls, &origin)?,

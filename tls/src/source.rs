@@ -235,6 +235,12 @@ impl<T: fmt::Display + Send + Sync + 'static> Look for Source<T> {
     fn look(&self) {
         Self::look(self);
     }
+
+    fn files(&self) -> String {
+        let paths = self.files.iter().flat_map(|files| &files.paths);
+        let paths: Vec<_> = paths.map(|(path, _)| path.display().to_string()).collect();
+        paths.join(", ")
+    }
 }
 
 /// The value.

@@ -5,7 +5,7 @@ mod chains;
 mod changed;
 mod files;
 mod in_memory;
-mod log;
+pub(crate) mod log;
 mod records;
 mod secrets;
 mod verification;

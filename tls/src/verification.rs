@@ -100,7 +100,10 @@ fn other(error: Arc<dyn std::error::Error + Send + Sync>) -> Error {
 
 /// Verifies clients.
 #[derive(Debug)]
-pub(crate) struct ClientVerifier(pub(crate) Arc<dyn ClientCertVerifier>);
+pub(crate) struct ClientVerifier {
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) are_certificates_demanded: bool,
+}
 
 impl ClientCertVerifier for ClientVerifier {
     fn verify_client_cert(
@@ -110,20 +113,20 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let issuers = issuers(intermediates)?;
-        let verified = self.0.verify_client_cert(end_entity, &issuers, now);
+        let verified = self.verifier.verify_client_cert(end_entity, &issuers, now);
         verified.map_err(told)
     }
 
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.are_certificates_demanded
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_tls12_signature(
@@ -132,7 +135,7 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        self.verifier.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -141,11 +144,11 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        self.verifier.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 

@@ -6,7 +6,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use crate::error::TlsError;
@@ -14,10 +14,16 @@ use crate::error::TlsError;
 /// The time between two looks at the files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// A look that takes longer is that at a file system that does not answer.
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
+
 /// Something that has files.
 pub(crate) trait Look: Send + Sync {
     /// Reads the files, and takes what has changed.
     fn look(&self);
+
+    /// Returns the names of the files, for the log.
+    fn files(&self) -> String;
 }
 
 /// The watcher of the process. In unit tests, it does not take the changes that the tests look for.
@@ -37,6 +43,14 @@ struct State {
     /// The process that has the thread: a child of it has none, whatever it inherits.
     thread_of: Option<u32>,
     has_warned: bool,
+    /// What the thread looks at now, since when, and whether the log has it.
+    looks_at: Option<LooksAt>,
+}
+
+struct LooksAt {
+    watched: Arc<dyn Look>,
+    since: Instant,
+    is_told: bool,
 }
 
 impl Watcher {
@@ -47,6 +61,7 @@ impl Watcher {
                 watched: Vec::new(),
                 thread_of: None,
                 has_warned: false,
+                looks_at: None,
             }),
         }
     }
@@ -65,7 +80,8 @@ impl Watcher {
     }
 
     /// Starts the thread if this process has none: it was forked, as a daemon is, after the files were
-    /// [added](Self::add).
+    /// [added](Self::add). Warns if the thread waits for a file system that does not answer: then no other
+    /// file is looked at either.
     pub(crate) fn go_on(&'static self) {
         // Without a wait: a thread that the child has not inherited may have held the lock.
         let Ok(mut state) = self.state.try_lock() else {
@@ -78,6 +94,17 @@ impl Watcher {
                 "changes of the files of TLS are not noticed: the thread that watches them cannot be started: {error}"
             );
         }
+        if let Some(looks) = &mut state.looks_at
+            && !looks.is_told
+            && looks.since.elapsed() > LONGEST_LOOK
+        {
+            looks.is_told = true;
+            tracing::warn!(
+                "no file of TLS is followed any more, revocation lists neither: the file system of {} does \
+                 not answer",
+                looks.watched.files()
+            );
+        }
     }
 
     fn ensure_thread(&'static self, state: &mut State) -> io::Result<()> {
@@ -88,6 +115,7 @@ impl Watcher {
         let thread = thread::Builder::new().name("verbline-tls-files".to_owned());
         thread.spawn(|| self.run())?;
         state.thread_of = own;
+        state.looks_at = None;
         Ok(())
     }
 
@@ -97,8 +125,13 @@ impl Watcher {
             let Some(watched) = self.alive() else {
                 return;
             };
-            // Without the lock: a file system that hangs holds up nothing but this thread.
+            // Without the lock: a file system that hangs holds up this thread, and no handshake.
             for watched in watched {
+                self.state().looks_at = Some(LooksAt {
+                    watched: Arc::clone(&watched),
+                    since: Instant::now(),
+                    is_told: false,
+                });
                 // A parser that panics costs this look, and not all later ones of all files.
                 if catch_unwind(AssertUnwindSafe(|| watched.look())).is_err() {
                     tracing::warn!(
@@ -106,6 +139,7 @@ impl Watcher {
                     );
                 }
             }
+            self.state().looks_at = None;
         }
     }
 
@@ -132,7 +166,10 @@ impl Watcher {
 mod tests {
     use std::sync::mpsc::{Sender, channel};
 
+    use tracing::Level;
+
     use super::*;
+    use crate::tests::log::logged;
 
     struct Counted(Mutex<Sender<Option<String>>>);
 
@@ -140,6 +177,10 @@ mod tests {
         fn look(&self) {
             let name = thread::current().name().map(str::to_owned);
             let _ = self.0.lock().unwrap().send(name);
+        }
+
+        fn files(&self) -> String {
+            "/a/file".to_owned()
         }
     }
 
@@ -172,6 +213,29 @@ mod tests {
         WATCHER.go_on();
         seen.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(WATCHER.state().thread_of, Some(process::id()));
+    }
+
+    #[test]
+    fn a_look_without_an_end_is_told_once() {
+        static WATCHER: Watcher = Watcher::new(Duration::from_secs(3600));
+        let (looks, _seen) = channel();
+        let hanging: Arc<dyn Look> = Arc::new(Counted(Mutex::new(looks)));
+        WATCHER.add(Arc::downgrade(&hanging)).unwrap();
+        let looks_for = |time: Duration| {
+            WATCHER.state().looks_at = Some(LooksAt {
+                watched: Arc::clone(&hanging),
+                since: Instant::now().checked_sub(time).unwrap(),
+                is_told: false,
+            });
+        };
+        looks_for(LONGEST_LOOK / 2);
+        assert_eq!(logged(|| WATCHER.go_on()), []);
+        looks_for(LONGEST_LOOK);
+        let lines = logged(|| (0..3).for_each(|_| WATCHER.go_on()));
+        let [(Level::WARN, line)] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert!(line.contains("/a/file does not answer"), "{line}");
     }
 
     #[test]

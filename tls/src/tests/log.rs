@@ -8,7 +8,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Runs `f`, and returns the lines of this crate: their levels and messages.
-pub(super) fn logged(f: impl FnOnce()) -> Vec<(Level, String)> {
+pub(crate) fn logged(f: impl FnOnce()) -> Vec<(Level, String)> {
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), f);
     let lines = lines.0.lock().unwrap();
