@@ -77,7 +77,8 @@ struct Arguments {
     /// Bytes for messages of 16 KiB and more, of requests; and as many for those of responses
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     message_memory: u64,
-    /// Seconds after which a connection is told to end, ± 10 %, so that clients find new gateways
+    /// Seconds after which a connection is told to end, ± 10 %, so that clients find new gateways, and
+    /// those whose certificates were revoked lose theirs
     #[arg(long, value_name = "SECONDS")]
     max_age: Option<u64>,
     /// Seconds for which calls in flight may go on at the end
@@ -99,7 +100,8 @@ struct ClientsTls {
     /// Take clients with a certificate of these authorities only
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// Refuse clients whose certificates are in these revocation lists, or of an authority without one
+    /// Refuse clients whose certificates are in these revocation lists, or of an authority without one.
+    /// Connections that are open stay: see --max-age
     #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
     tls_client_crl: Option<PathBuf>,
     /// Take clients without a certificate, too

@@ -429,8 +429,9 @@ pub const TLS: Package = Package {
     layers: &[
         layer("values", &["alert", "certificate", "configs", "error", "provider"], &[]),
         layer("files", &["pem", "source", "watch"], &["values"]),
-        layer("trust", &["expect", "identity", "roots"], &["values", "files"]),
-        layer("sides", &["server_tls", "client_tls"], &["values", "trust"]),
+        layer("verification", &["expect", "verification"], &["values"]),
+        layer("trust", &["identity", "roots"], &["values", "files", "verification"]),
+        layer("sides", &["server_tls", "client_tls"], &["values", "verification", "trust"]),
         layer("records", &["records"], &["values"]),
         layer(
             "handshake",

@@ -166,9 +166,8 @@ pub enum TlsError {
     /// A revocation list is in the name of a root, and that root has not signed it. Each certificate of the
     /// root would be refused.
     #[error(
-        "a revocation list in {origin} is not signed by {issuer}, whose it says it is: have it issued again. A \
-         root that has got another key has to have another name, or both keys' certificates cannot be verified \
-         with lists"
+        "a revocation list in {origin} is not signed by {issuer}, which it names as its issuer: have it issued \
+         again. If that root has a new key, give it a new name, too: lists are found by the name"
     )]
     CrlSignature {
         /// Where the list is from.

@@ -29,7 +29,8 @@ struct Inner {
 /// Whether clients show a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// A client without a certificate is refused.
+    /// A client without a certificate is refused. On a device that allows plaintext, too, this is so for
+    /// clients with TLS only.
     Required,
     /// A client may connect without a certificate. One that it shows is verified all the same, and a
     /// client with a bad one is refused.
