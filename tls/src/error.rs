@@ -94,12 +94,12 @@ pub enum TlsError {
         limit: usize,
     },
     /// No peer looks for a way to a root through the certificates of an identity.
-    #[error("the first certificate in {origin} would be refused by peers: {reason}")]
+    #[error("the first certificate in {origin} would be refused by peers: {source}")]
     Chain {
         /// Where the certificates are from.
         origin: Origin,
         /// What is wrong with the others.
-        reason: String,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// A certificate is malformed, or TLS cannot use it.
     #[error("certificate {position} in {origin} cannot be used: {source}; have it issued again")]

@@ -153,7 +153,7 @@ impl Pair {
         verification::issuers(chain.get(1..).unwrap_or_default()).map_err(|refusal| {
             TlsError::Chain {
                 origin: origin.clone(),
-                reason: refusal.to_string(),
+                source: refusal.into(),
             }
         })?;
         let names = |source| TlsError::CertificateNames {

@@ -45,9 +45,9 @@ const KEY_UPDATE: u8 = 24;
 /// A message KeyUpdate that asks for none in return (section 4.6.3).
 const KEY_UPDATE_NOT_REQUESTED: [u8; 5] = [KEY_UPDATE, 0, 0, 1, 0];
 
-/// Keys that a peer may change to before it has sealed a record, or after a long time of many records. Each
-/// further one takes [`RECORDS_PER_KEY`]. This side derives each key, which costs more than to open a short
-/// record, and nobody needs a new one before millions of records.
+/// Changes of its key that a peer may make at once. After them, it has to seal [`RECORDS_PER_KEY`] records for
+/// each further change. This side derives each key, which costs more than to open a short record, and
+/// nobody needs a new key before millions of records.
 pub const KEYS_AT_ONCE: u32 = 32;
 
 /// Records that a peer seals for each change of its key.

@@ -14,7 +14,7 @@ use crate::error::TlsError;
 /// The time between two looks at the files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A look that takes longer is that at a file system that does not answer.
+/// A look that takes longer waits for a file system that does not answer.
 const LONGEST_LOOK: Duration = Duration::from_secs(60);
 
 /// Something that has files.
