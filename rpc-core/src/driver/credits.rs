@@ -2,11 +2,12 @@
 //! carries.
 
 use super::link::LinkKey;
+use super::outbox::{Body, Class, Missing};
 use super::response::{Response, ResponseFrame};
 use super::{Driver, State};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::frame::{CallId, ENTRY_LEN, FrameKind, HEADER_LEN};
-use crate::transport::{ReserveError, Transport};
+use crate::transport::Transport;
 
 /// Receives that are kept posted beyond those that are promised, so that most calls change nothing.
 const POSTED_AHEAD: u32 = 64;
@@ -50,11 +51,7 @@ impl<T: Transport> State<T> {
 
     /// Records that the credit of a request is owed and that no response carries it now.
     pub(crate) fn owe(&mut self, key: LinkKey) {
-        if let Some(link) = self.links.get_mut(key.index())
-            && !std::mem::replace(&mut link.owes, true)
-        {
-            self.owing.push(key);
-        }
+        self.owing.insert(key);
     }
 
     /// Releases the slot of a frame whose promise was given back before.
@@ -140,7 +137,7 @@ impl<T: Transport> State<T> {
     #[cold]
     pub(super) fn copy_responses_out(&mut self) {
         let mut slots = Vec::new();
-        for (_, link) in &mut self.links {
+        for link in self.links.values_mut() {
             link.calls.copy_responses_out(|buf| slots.push(buf));
         }
         for buf in slots {
@@ -148,67 +145,82 @@ impl<T: Transport> State<T> {
         }
     }
 
+    /// Returns true if requests or messages of streams of a connection wait for credits.
+    pub(super) fn others_wait_for_credits(&self, link: LinkKey) -> bool {
+        !self.links[link].waiters.has_no_waiters() || self.streams.await_credits(link)
+    }
+
+    /// Returns the number of entries that wait for a control frame.
+    pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
+        let entries = self.links[link].streams.entries_owed();
+        entries + self.streams.grants_of(link) + self.transfers.entries_owed(link)
+    }
+
     /// Sends the credits and acknowledgements that no other frame has carried.
     pub(crate) fn send_owed_credits(&mut self) {
-        let (links, transport) = (&mut self.links, &mut self.transport);
-        let (streams, transfers) = (&mut self.streams, &mut self.transfers);
-        let unflushed = &mut self.unflushed;
         // Each is tried once: a link whose peer receives nothing must not hold up the others.
-        self.owing.retain(|key| {
-            let Some(link) = links.get_mut(key.index()) else {
-                return false;
-            };
-            link.owes = false;
-            if link.ended.is_some() {
-                return false;
+        for _ in 0..self.owing.len() {
+            let Some(key) = self.owing.pop() else { break };
+            if self.send_owed_by(key) {
+                self.owing.insert(key);
             }
-            let may_send = link.connection.may_send_control_frame();
-            if may_send {
-                link.streams.collect_entries(streams);
-                if link.transfers.owes_entries() {
-                    link.transfers
-                        .collect_entries(transfers, &mut link.streams.entries);
-                }
-            }
-            let kind = if link.connection.wants_control_frame()
-                || (may_send && link.streams.has_entries())
-            {
+        }
+    }
+
+    /// Sends a control frame, or an acknowledgement, if a link needs one. Returns true if it needs
+    /// another one.
+    fn send_owed_by(&mut self, key: LinkKey) -> bool {
+        let link = &mut self.links[key];
+        if link.ended.is_some() {
+            return false;
+        }
+        let may_send = link.connection.may_send_control_frame();
+        if may_send {
+            link.streams.collect_entries(key, &mut self.streams);
+            link.transfers
+                .collect_entries(key, &mut self.transfers, &mut link.streams.entries);
+        }
+        let kind =
+            if link.connection.wants_control_frame() || (may_send && link.streams.has_entries()) {
                 FrameKind::Control
             } else if link.connection.wants_ack_frame() {
                 // The calls that the control frame woke are sent before the next turn ends.
                 if !std::mem::replace(&mut link.ack_is_due, true) {
-                    link.owes = true;
                     return true;
                 }
                 FrameKind::Acknowledgement
             } else {
                 // If a client has yet to be notified of the shutdown and cannot be now, or grants and
                 // cancels wait for an acknowledgement, keep the link.
-                link.owes = link.connection.must_announce_shutdown() || link.entries_owed() > 0;
-                return link.owes;
+                return link.connection.must_announce_shutdown() || self.entries_owed(key) > 0;
             };
-            let room = transport.longest_frame(link.id).saturating_sub(HEADER_LEN);
-            let entries = match kind {
-                FrameKind::Control => link.streams.entries_within(room),
-                _ => 0,
-            };
-            match transport.reserve(link.id, HEADER_LEN + entries * ENTRY_LEN) {
-                Ok(mut buf) => {
-                    let header = link.connection.next_header(kind, CallId(0), 0);
-                    header.encode(buf.as_mut());
-                    link.streams
-                        .write_entries(entries, &mut buf.as_mut()[HEADER_LEN..]);
-                    self.counters.credits.frames_sent.add(1);
-                    // If the connection has ended, its credits no longer matter.
-                    let _ = transport.send(link.id, buf);
-                    *unflushed = true;
-                    // Grants and cancels that this frame does not have go with the next control frame.
-                    link.owes = link.entries_owed() > 0;
-                }
-                Err(ReserveError::NoSlot) => link.owes = true,
-                Err(_) => {}
-            }
-            link.owes
+        let room = self
+            .transport
+            .longest_frame(link.id)
+            .saturating_sub(HEADER_LEN);
+        let entries = match kind {
+            FrameKind::Control => link.streams.entries_within(room),
+            _ => 0,
+        };
+        let permit = self
+            .outbox
+            .permit(Class::Control, link, &mut self.transport);
+        let body = Body::Slot(HEADER_LEN + entries * ENTRY_LEN);
+        let sent = permit.and_then(|permit| {
+            permit.send(body, |link, frame| {
+                let header = link.connection.next_header(kind, CallId(0), 0);
+                header.encode(frame);
+                link.streams
+                    .write_entries(entries, &mut frame[HEADER_LEN..]);
+                Some(())
+            })
         });
+        self.counters.credits.frames_sent.add(sent.is_ok().into());
+        match sent {
+            // Grants and cancels that this frame does not have go with the next control frame.
+            Ok(()) => self.entries_owed(key) > 0,
+            // If the connection has ended, its credits no longer matter.
+            Err(missing) => missing == Missing::Slot,
+        }
     }
 }

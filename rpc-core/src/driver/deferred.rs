@@ -65,7 +65,7 @@ impl<T: Transport> Driver<T> {
             };
             match target {
                 TimerTarget::Call(key, call) => {
-                    if let Some(link) = state.links.get_mut(key.index()) {
+                    if let Some(link) = state.links.get_mut(key) {
                         let waiting = link.calls.expire(call);
                         collect(
                             waiting,
@@ -78,7 +78,7 @@ impl<T: Transport> Driver<T> {
                 TimerTarget::Waiter(key, waiter) => {
                     let waker = state
                         .links
-                        .get_mut(key.index())
+                        .get_mut(key)
                         .and_then(|link| link.waiters.expire(waiter));
                     state.wakers.extend(waker);
                 }
@@ -114,11 +114,9 @@ impl<T: Transport> State<T> {
     }
 
     fn wake_waiters(&mut self) {
-        let (links, wakers) = (&mut self.links, &mut self.wakers);
-        self.waiting.retain(|key| {
-            let Some(link) = links.get_mut(key.index()) else {
-                return false;
-            };
+        for _ in 0..self.waiting.len() {
+            let Some(key) = self.waiting.pop() else { break };
+            let (link, wakers) = (&mut self.links[key], &mut self.wakers);
             // On a link that has ended or is about to, wake all waiters, so that they fail as never
             // sent.
             let room = if link.takes_no_calls() {
@@ -127,8 +125,10 @@ impl<T: Transport> State<T> {
                 link.connection.requests_allowed()
             };
             link.waiters.wake_next(room, |waker| wakers.push(waker));
-            !link.waiters.is_empty()
-        });
+            if !link.waiters.is_empty() {
+                self.waiting.insert(key);
+            }
+        }
     }
 }
 

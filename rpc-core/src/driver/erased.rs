@@ -129,14 +129,14 @@ impl<T: Transport> Poller for Driver<T> {
     }
 
     fn acquire_ref(&self, link: LinkKey) {
-        if let Some(entry) = self.state.borrow_mut().links.get_mut(link.index()) {
+        if let Some(entry) = self.state.borrow_mut().links.get_mut(link) {
             entry.handles += 1;
         }
     }
 
     fn release_ref(&self, link: LinkKey) {
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link.index()) else {
+        let Some(entry) = state.links.get_mut(link) else {
             return;
         };
         entry.handles -= 1;

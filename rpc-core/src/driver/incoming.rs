@@ -137,7 +137,7 @@ impl<T: Transport> Driver<T> {
             .state
             .borrow_mut()
             .links
-            .get_mut(link.index())
+            .get_mut(link)
             .and_then(|link| Some(link.peer.as_mut()?.lend()));
         RequestParts {
             deadline,

@@ -1,6 +1,7 @@
 //! What a driver still holds: tests check that nothing is left when all calls have ended.
 
 use super::Driver;
+use super::link::Link;
 use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
@@ -13,11 +14,11 @@ impl<T: Transport> Driver<T> {
                 left.push(format!("{count} {what}"));
             }
         };
-        for (_, link) in &state.links {
+        for (key, link) in state.links.iter() {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
             report("requests that wait", link.requests.len());
-            report("grants and cancels", link.entries_owed());
+            report("grants and cancels", state.entries_owed(key));
         }
         let lent = self.lent_task.take();
         let spare = usize::from(lent.is_some());
@@ -35,7 +36,7 @@ impl<T: Transport> Driver<T> {
         report("bytes of long messages", (arriving + held) as usize);
         report("blocked responses", state.blocked.len());
         report("timers", state.timers.len());
-        let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();
+        let promised: u32 = state.links.values().map(Link::promised).sum();
         report(
             "promised receives too many",
             state.budget.promised().saturating_sub(promised) as usize,

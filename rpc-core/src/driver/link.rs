@@ -7,6 +7,7 @@ use super::call_table::CallTable;
 use super::link_streams::LinkStreams;
 use super::link_transfers::LinkTransfers;
 use super::request_queue::RequestQueue;
+use super::table::table_key;
 use super::waiters::Waiters;
 use crate::limits::MessageLimit;
 use crate::peer::LendablePeer;
@@ -15,9 +16,10 @@ use crate::protocol::connection::Connection;
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
-/// Identifies a connection in the driver for as long as a channel to it exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkKey(pub(crate) u32);
+table_key! {
+    /// Identifies a connection in the driver for as long as a channel to it exists.
+    LinkKey
+}
 
 /// The state of a link, which determines the operations that it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +63,6 @@ pub(crate) struct Link<B> {
     /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,
     pub(super) closed: bool,
-    /// True if the link is in `State::owing`.
-    pub(crate) owes: bool,
     /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
     pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,
@@ -86,16 +86,6 @@ impl<B> Link<B> {
     #[inline]
     pub(super) fn takes_no_calls(&self) -> bool {
         self.ended.is_some() | self.going_away
-    }
-
-    /// Returns true if requests or messages of streams wait for credits.
-    pub(super) fn others_wait_for_credits(&self) -> bool {
-        !self.waiters.has_no_waiters() || !self.streams.stalled.is_empty()
-    }
-
-    /// Returns the number of entries that wait for a control frame.
-    pub(super) fn entries_owed(&self) -> usize {
-        self.streams.entries_owed() + self.transfers.entries_owed()
     }
 
     /// Returns the reason for which the connection has ended, or which the server has announced.
@@ -166,16 +156,5 @@ impl<B> Link<B> {
     /// Returns the number of calls in the call table that are not streams.
     pub(super) fn unary_calls(&self) -> u32 {
         (self.calls.len() as u32).saturating_sub(self.connection.streams())
-    }
-}
-
-impl LinkKey {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    #[cfg(test)]
-    pub(crate) fn test(index: u32) -> Self {
-        Self(index)
     }
 }

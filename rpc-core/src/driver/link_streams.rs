@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::table::table_key;
 use crate::protocol::frame::{CallId, ControlEntry};
 
-/// Index of a stream in [`Streams`](super::streams::Streams).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamKey(pub(crate) u32);
+table_key! {
+    /// Identifies a stream in [`Streams`](super::streams::Streams).
+    StreamKey
+}
 
 /// The streams of one connection.
 #[derive(Debug, Default)]
@@ -17,12 +19,6 @@ pub(crate) struct LinkStreams {
     pub(super) served: HashMap<CallId, StreamKey>,
     /// Server: the latest stream that was looked up. Messages come in groups.
     latest: Option<(CallId, StreamKey)>,
-    /// Streams that wait for a credit, oldest first.
-    pub(super) stalled: VecDeque<StreamKey>,
-    /// Client: streams that wait until another one has ended, oldest first.
-    pub(super) awaiting_room: VecDeque<StreamKey>,
-    /// Streams that owe a grant, each at most once.
-    pub(super) grants: Vec<StreamKey>,
     /// Client: calls that are to be cancelled.
     pub(super) cancels: Vec<CallId>,
     /// Entries of the next control frames, oldest first.
@@ -69,11 +65,5 @@ impl LinkStreams {
     pub(super) fn end_served(&mut self, call: CallId) {
         self.served.remove(&call);
         self.latest = None;
-    }
-}
-
-impl StreamKey {
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
     }
 }

@@ -5,25 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::held_memory::Account;
+use super::table::table_key;
 use crate::protocol::frame::{CallId, TransferId};
 
-/// Index of a long message that this poller sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TransferKey(pub(super) u32);
-
-/// Index of a long message that this poller receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IncomingKey(pub(super) u32);
+table_key! {
+    /// Identifies a long message that this poller sends.
+    TransferKey
+}
+table_key! {
+    /// Identifies a long message that this poller receives.
+    IncomingKey
+}
 
 /// The long messages of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct LinkTransfers {
     /// Those that this side sends.
     pub(super) outgoing: Vec<TransferKey>,
-    /// Of these, those of which a piece may be sent, in their turn.
-    pub(super) to_send: VecDeque<TransferKey>,
-    /// In the poller's `to_send`.
-    pub(super) is_queued: bool,
     /// Grows whenever a piece of a message, or a frame of a stream, finds a credit.
     pub(super) credits_seen: u64,
     /// A piece of a message took the last credit while a call or stream waited for one.
@@ -33,8 +31,6 @@ pub(crate) struct LinkTransfers {
     /// Of these, the requests and responses of unary calls that are wanted, by the number of their call.
     /// A control frame may cancel hundreds of calls.
     pub(super) by_call: BTreeMap<u32, IncomingKey>,
-    /// Messages with entries for control frames, each at most once.
-    pub(super) owed: VecDeque<IncomingKey>,
     /// The latest messages that this side has ended: it has abandoned them, or sent all of their
     /// fragments. Their receiver may have sent an entry before it knew.
     pub(super) ended: VecDeque<TransferId>,
@@ -60,22 +56,5 @@ impl LinkTransfers {
     /// Returns the message of a unary call that this side receives and wants.
     pub(super) fn incoming_of(&self, call: CallId) -> Option<IncomingKey> {
         self.by_call.get(&call.0).copied()
-    }
-}
-
-impl TransferKey {
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl IncomingKey {
-    /// Returns a number that no other message has while this one is under way.
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
     }
 }

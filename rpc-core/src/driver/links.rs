@@ -28,7 +28,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn close_link(&self, key: LinkKey) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        if let Some(link) = state.links.get_mut(key.index())
+        if let Some(link) = state.links.get_mut(key)
             && link.ended.is_none()
         {
             link.ended = Some(CloseReason::Local);
@@ -42,7 +42,7 @@ impl<T: Transport> Driver<T> {
     /// Closes a link whose last channel was dropped, as soon as it has no streams.
     pub(crate) fn close_unused_link(&self, key: LinkKey) {
         let mut state = self.state.borrow_mut();
-        let link = state.links.get_mut(key.index());
+        let link = state.links.get_mut(key);
         if let Some(link) = link.filter(|link| link.streams.open > 0) {
             link.streams.is_orphaned = true;
             return;
@@ -53,7 +53,7 @@ impl<T: Transport> Driver<T> {
 
     /// Returns the state of a link.
     pub(crate) fn link_state(&self, key: LinkKey) -> LinkState {
-        match self.state.borrow().links.get(key.index()) {
+        match self.state.borrow().links.get(key) {
             Some(link) if link.ended.is_none() && link.going_away => LinkState::GoingAway,
             Some(link) if link.ended.is_none() => LinkState::Up,
             _ => LinkState::Ended,
@@ -68,13 +68,13 @@ impl<T: Transport> Driver<T> {
     /// Returns the reason that a link has ended, or is about to.
     pub(crate) fn close_reason(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
-        state.links.get(key.index())?.end()
+        state.links.get(key)?.end()
     }
 
     /// Returns true if a call of a link has got its response.
     pub(crate) fn has_served(&self, key: LinkKey) -> bool {
         let state = self.state.borrow();
-        let link = state.links.get(key.index());
+        let link = state.links.get(key);
         link.is_some_and(|link| match link.closed {
             true => link.has_served,
             false => link.calls.has_completed(),
@@ -84,16 +84,13 @@ impl<T: Transport> Driver<T> {
     /// Returns the number of a link's calls whose response has not arrived or has not been taken.
     pub(crate) fn calls_in_flight(&self, key: LinkKey) -> usize {
         let state = self.state.borrow();
-        state
-            .links
-            .get(key.index())
-            .map_or(0, |link| link.calls.len())
+        state.links.get(key).map_or(0, |link| link.calls.len())
     }
 
     /// Returns the number of a link's streams that have not ended on both sides.
     pub(crate) fn streams_open(&self, key: LinkKey) -> u32 {
         let state = self.state.borrow();
-        let link = state.links.get(key.index());
+        let link = state.links.get(key);
         link.map_or(0, |link| link.streams.open)
     }
 
@@ -111,12 +108,10 @@ impl<T: Transport> Driver<T> {
             connections,
             "shutting down: notifying clients to start no more calls"
         );
-        for (index, link) in &mut state.links {
+        for (key, link) in state.links.iter_mut() {
             if link.is_server() {
                 link.connection.go_away();
-                if !std::mem::replace(&mut link.owes, true) {
-                    state.owing.push(LinkKey(index as u32));
-                }
+                state.owing.insert(key);
             }
         }
         state.send_owed_credits();
@@ -126,14 +121,14 @@ impl<T: Transport> Driver<T> {
     /// Returns true if no client can send further requests or still expects a response.
     pub(crate) fn are_clients_finished(&self) -> bool {
         let state = self.state.borrow();
-        let mut links = state.links.iter();
-        links.all(|(_, link)| !link.is_server() || link.ended.is_some() || link.is_finished())
+        let mut links = state.links.values();
+        links.all(|link| !link.is_server() || link.ended.is_some() || link.is_finished())
     }
 
     /// Closes all connections, for a poller that stops.
     pub(crate) fn close_all(&self) {
         let state = &mut *self.state.borrow_mut();
-        for (_, link) in &mut state.links {
+        for link in state.links.values_mut() {
             if link.ended.is_none() {
                 link.ended = Some(CloseReason::Local);
                 state.transport.close(link.id);
@@ -143,11 +138,7 @@ impl<T: Transport> Driver<T> {
 
     /// Returns true if no connection is open.
     pub(crate) fn is_closed(&self) -> bool {
-        self.state
-            .borrow()
-            .links
-            .iter()
-            .all(|(_, link)| link.closed)
+        self.state.borrow().links.values().all(|link| link.closed)
     }
 }
 
@@ -166,7 +157,7 @@ impl<T: Transport> State<T> {
         longest_message: MessageLimit,
         (quota, peer): (Option<ConnectionQuota>, Option<Arc<Peer>>),
     ) -> LinkKey {
-        let key = LinkKey(self.links.insert(Link {
+        let key = self.links.insert(Link {
             id,
             connection,
             calls: CallTable::default(),
@@ -184,13 +175,12 @@ impl<T: Transport> State<T> {
             unused_looks: 0,
             ended: None,
             closed: false,
-            owes: false,
             ack_is_due: false,
             accepted_at: quota.as_ref().map(|_| self.clock.now()),
             lifetime: None,
             quota,
             peer: peer.map(LendablePeer::new),
-        }) as u32);
+        });
         let index = id.index as usize;
         if self.routes.len() <= index {
             self.routes.resize(index + 1, None);
@@ -218,7 +208,7 @@ impl<T: Transport> State<T> {
     /// Returns what may be sent on a link.
     pub(super) fn send_limits(&self, key: LinkKey) -> SendLimits {
         // Without a link, the call fails for another reason.
-        let Some(link) = self.links.get(key.index()) else {
+        let Some(link) = self.links.get(key) else {
             return SendLimits {
                 frame: usize::MAX,
                 message: MessageLimit::NONE,
@@ -263,11 +253,11 @@ impl<T: Transport> State<T> {
         self.counters.connections.accepted.add(1);
         if let Some(age) = self.connection_age {
             let lifetime = Lifetime::begin(age, self.clock.now());
-            self.links[key.index()].lifetime = Some(lifetime);
+            self.links[key].lifetime = Some(lifetime);
         }
         if self.going_away {
             // The client was admitted just before the listener was closed.
-            self.links[key.index()].connection.go_away();
+            self.links[key].connection.go_away();
             self.owe(key);
         }
         self.expected_connections = self.expected_connections.saturating_sub(1);
@@ -284,7 +274,7 @@ impl<T: Transport> State<T> {
         kind: FrameKind,
         selector: u16,
     ) {
-        let link = &mut self.links[key.index()];
+        let link = &mut self.links[key];
         // Waiting calls are woken so that they fail, and the credits are returned.
         if flags.contains(Flags::GOING_AWAY) && !link.going_away {
             link.going_away = true;
@@ -298,10 +288,10 @@ impl<T: Transport> State<T> {
             // Those that have not been opened fail.
             self.resume_all(key);
         }
-        let link = &mut self.links[key.index()];
+        let link = &mut self.links[key];
         // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
         // the next control frame.
-        if link.connection.wants_control_frame() || link.entries_owed() > 0 {
+        if link.connection.wants_control_frame() || self.entries_owed(key) > 0 {
             self.owe(key);
         }
     }
@@ -333,7 +323,7 @@ impl<T: Transport> State<T> {
             connection,
             ack_is_due,
             ..
-        } = &mut self.links[key.index()];
+        } = &mut self.links[key];
         // The server has returned its credits, and a stream has been opened meanwhile.
         let wants_window = connection.wants_window();
         // If no other frame of this turn and the next acknowledges the frame, one of its own does.
@@ -350,7 +340,7 @@ impl<T: Transport> State<T> {
     /// Releases the receives that the peer's latest control frame has freed.
     #[cold]
     pub(super) fn release_freed(&mut self, key: LinkKey) {
-        let freed = self.links[key.index()].connection.take_freed();
+        let freed = self.links[key].connection.take_freed();
         self.budget.release(freed);
     }
 
@@ -376,7 +366,7 @@ impl<T: Transport> State<T> {
         error: impl std::error::Error + Send + Sync + 'static,
         what: &str,
     ) {
-        let link = &mut self.links[key.index()];
+        let link = &mut self.links[key];
         if link.ended.is_none() {
             log_limited!(warn, for what, connection = %link.id, %error, "{what}");
             link.ended = Some(CloseReason::Failed(Arc::new(error)));
@@ -395,7 +385,7 @@ impl<T: Transport> State<T> {
         let key = self.route(id)?;
         self.routes[id.index as usize] = None;
         self.links_changed = true;
-        let link = &mut self.links[key.index()];
+        let link = &mut self.links[key];
         link.closed = true;
         let reason = match (reason, link.announced_end()) {
             (CloseReason::PeerGone, Some(reason)) => reason,
@@ -427,11 +417,14 @@ impl<T: Transport> State<T> {
     /// drop the returned link while nothing is borrowed, because it contains wakers.
     #[must_use]
     pub(super) fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
-        let link = self.links.get(key.index())?;
+        let link = self.links.get(key)?;
         if !(link.closed && link.handles == 0) {
             return None;
         }
-        let mut link = self.links.remove(key.index());
+        let mut link = self.links.remove(key);
+        self.owing.remove(key);
+        self.waiting.remove(key);
+        self.transfers.awaiting_window.remove(key);
         // The remaining entries belong to leaked futures: a call's future holds its channel, so no
         // future can poll them any more.
         for timer in link.waiters.timers() {

@@ -1,13 +1,14 @@
 //! Responses whose message does not fit a frame.
 
 use super::Driver;
+use super::outbox::Missing;
 use super::responses::{BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
 use super::transfers::TransferOwner;
 use crate::protocol::frame::FrameKind;
 use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths};
 use crate::status::Code;
-use crate::transport::{ReserveError, Transport};
+use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
     /// Sends a response whose message does not fit a frame, if the client receives such messages.
@@ -22,7 +23,7 @@ impl<T: Transport> Driver<T> {
         limit: usize,
     ) {
         let state = self.state.borrow();
-        let link = state.links.get(call.link.index());
+        let link = state.links.get(call.link);
         let message_len = len.message as usize;
         let is_long = link.is_some_and(|link| message_len <= link.longest_message.bytes());
         if !is_long {
@@ -54,7 +55,7 @@ impl<T: Transport> Driver<T> {
         match state.prepare_transfer(call.link, metadata_len, &mut encoded.message) {
             Ok(prepared) => {
                 // A link was found for it.
-                let connection = &mut state.links[call.link.index()].connection;
+                let connection = &mut state.links[call.link].connection;
                 let flags = rare_flags(call, len);
                 let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
                 let header = connection.next_header_with(kind, flags, call.call, code);
@@ -62,12 +63,12 @@ impl<T: Transport> Driver<T> {
                 state.counters.responded(call.served, code);
                 state.send_transfer(call.link, prepared, header, metadata, owner);
             }
-            Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
-            Err(ReserveError::TooLong { limit, .. }) => {
+            Err(Missing::Connection) => state.counters.dropped(call.served.method),
+            Err(Missing::Length { limit }) => {
                 let status = state.too_long(call.link, len, limit);
                 state.respond_status_or_block(call, &status, Started::Maybe);
             }
-            Err(ReserveError::Closed) => state.counters.dropped(call.served.method),
+            Err(_) => state.block(call, BlockedResponse::Long { encoded, len }),
         }
         drop(borrowed);
         self.drop_spent();

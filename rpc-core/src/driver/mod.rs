@@ -22,6 +22,7 @@ mod link_streams;
 mod link_transfers;
 mod links;
 mod long_responses;
+mod outbox;
 pub(crate) mod outgoing;
 mod ready;
 mod request_permit;
@@ -34,12 +35,14 @@ mod run_queue;
 pub(crate) mod running_handler;
 mod sleep;
 pub(crate) mod streams;
+mod table;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 mod transfers;
 pub(crate) mod turn;
 mod visits;
 pub(crate) mod waiters;
+mod waiting;
 pub(crate) mod wakeup;
 
 use std::cell::{Cell, RefCell};
@@ -48,8 +51,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use slab::Slab;
-
 use self::age::ConnectionAge;
 use self::block_on_waker::BlockOnWaker;
 use self::held_permit::HeldPermit;
@@ -57,15 +58,18 @@ use self::incoming::LentTask;
 use self::link::{Link, LinkKey};
 use self::link_streams::StreamKey;
 use self::link_transfers::{IncomingKey, TransferKey};
+use self::outbox::Outbox;
 use self::ready::ReadyQueue;
 use self::responses::Blocked;
 use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
 use self::streams::Streams;
+use self::table::Table;
 use self::tasks::{TaskKey, Tasks};
 use self::timers::Timers;
 use self::transfers::Transfers;
 use self::waiters::WaiterKey;
+use self::waiting::ReadySet;
 use self::wakeup::Wakeup;
 use crate::clock::Clock;
 use crate::codec::MessageBuf;
@@ -115,11 +119,10 @@ pub(crate) struct Driver<T: Transport> {
 /// The state that is borrowed between calls of application code.
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
-    /// True if a frame was sent since the last flush.
-    unflushed: bool,
+    outbox: Outbox,
     /// Shared with the driver.
     pub(crate) counters: Arc<PollerCounters>,
-    pub(crate) links: Slab<Link<T::RecvBuf>>,
+    pub(crate) links: Table<LinkKey, Link<T::RecvBuf>>,
     /// Maps the transport's connection index to the link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
     pub(crate) budget: ReceiveBudget,
@@ -144,14 +147,14 @@ pub(crate) struct State<T: Transport> {
     run_queue: RunQueue,
     /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// Links that owe credits that no response carried, each at most once.
-    pub(crate) owing: Vec<LinkKey>,
+    /// Links that owe credits that no response carried.
+    pub(crate) owing: ReadySet<LinkKey>,
     /// Connections that the admission may still accept, and the initial window of each. Growing
     /// windows leave this part of the budget free.
     expected_connections: u32,
     initial_window: u32,
     /// Links with waiting calls.
-    pub(crate) waiting: Vec<LinkKey>,
+    pub(crate) waiting: ReadySet<LinkKey>,
     /// Time of the latest check by [`Driver::on_idle`].
     pub(crate) idle_checked_at: Option<Instant>,
     /// True once the server has begun to shut down.
@@ -209,9 +212,9 @@ impl<T: Transport> Driver<T> {
             counters: Arc::clone(&counters),
             state: RefCell::new(State {
                 transport,
-                unflushed: false,
+                outbox: Outbox::default(),
                 counters,
-                links: Slab::new(),
+                links: Table::default(),
                 routes: Vec::new(),
                 budget,
                 posted_for: 0,
@@ -227,10 +230,10 @@ impl<T: Transport> Driver<T> {
                 longest_inline,
                 run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
-                owing: Vec::new(),
+                owing: ReadySet::default(),
                 expected_connections,
                 initial_window: shares.initial_window,
-                waiting: Vec::new(),
+                waiting: ReadySet::default(),
                 idle_checked_at: None,
                 going_away: false,
                 connection_age: None,

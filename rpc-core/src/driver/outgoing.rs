@@ -15,6 +15,7 @@ use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::{TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
 use super::link::LinkKey;
+use super::outbox::Missing;
 use super::request_permit::{LongRequest, Obstacle};
 use super::response::{Response, ResponseBody, ResponseFrame};
 use super::waiters::{RemovedWaiter, WaiterKey};
@@ -152,7 +153,7 @@ impl<T: Transport> Driver<T> {
     ) -> PollOutcome {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some(entry) = state.links.get_mut(link.index()) else {
+        let Some(entry) = state.links.get_mut(link) else {
             return link_gone();
         };
         if let Some((head, from)) = entry.calls.short_response(call, body.len()) {
@@ -182,7 +183,7 @@ impl<T: Transport> Driver<T> {
         receive: impl FnOnce(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link.index()) else {
+        let Some(entry) = state.links.get_mut(link) else {
             return link_gone();
         };
         let taken = entry.calls.take(call);
@@ -220,7 +221,7 @@ impl<T: Transport> Driver<T> {
         }
         let target = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
-        let entry = state.links.get_mut(link.index());
+        let entry = state.links.get_mut(link);
         let replaced = entry.map(|entry| entry.calls.set_wake_target(call, target));
         drop(state);
         drop(replaced);
@@ -231,7 +232,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn abandon_call(&self, link: LinkKey, call: CallId) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some(entry) = state.links.get_mut(link.index()) else {
+        let Some(entry) = state.links.get_mut(link) else {
             return;
         };
         let abandoned = entry.calls.abandon(call);
@@ -280,10 +281,12 @@ impl<T: Transport> State<T> {
                     self.leave(link, origin.waiter()),
                 );
             }
-            Err(Obstacle::Queued) => &stalls.queued,
-            Err(Obstacle::NoCredit) => &stalls.no_credit,
-            Err(Obstacle::NoReceive) => &stalls.no_receive,
-            Err(Obstacle::NoSendSlot) => &stalls.no_send_slot,
+            Err(Obstacle::Missing(missing)) => match missing {
+                Missing::Turn => &stalls.queued,
+                Missing::Credit | Missing::CallId => &stalls.no_credit,
+                Missing::Receive => &stalls.no_receive,
+                _ => &stalls.no_send_slot,
+            },
         };
         let waiting = origin.wait(self, link, request.deadline, stall, wake);
         (waiting, None)
@@ -303,7 +306,7 @@ impl<T: Transport> State<T> {
             // The poller's own, which runs no application code.
             _ => waker.clone(),
         };
-        let waiters = &mut self.links[link.index()].waiters;
+        let waiters = &mut self.links[link].waiters;
         let key = match waiter {
             Some(key) => {
                 waiters.requeue(key);
@@ -324,9 +327,7 @@ impl<T: Transport> State<T> {
                 key
             }
         };
-        if !self.waiting.contains(&link) {
-            self.waiting.push(link);
-        }
+        self.waiting.insert(link);
         key
     }
 
@@ -337,7 +338,7 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         waiter: Option<WaiterKey>,
     ) -> Option<RemovedWaiter> {
-        let entry = self.links.get_mut(link.index())?;
+        let entry = self.links.get_mut(link)?;
         let removed = entry.waiters.leave(waiter?);
         if let Some(timer) = removed.timer {
             self.timers.cancel(timer);

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::call_table::WakeTarget;
 use super::handle::RequestHead;
 use super::link::{Link, LinkKey};
+use super::outbox::{Body, Class, Missing, Permit};
 use super::timers::Timers;
 use super::transfers::TransferOwner;
 use super::{Driver, State, TimerTarget};
@@ -13,19 +14,13 @@ use crate::call_error::Cause;
 use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata};
-use crate::transport::{Chunks, CloseReason, PeerClock, ReserveError, Transport};
+use crate::transport::{Chunks, CloseReason, PeerClock, Transport};
 
 /// The reason that a request is not sent now.
 #[derive(Debug)]
 pub(super) enum Obstacle {
-    /// Other calls came first.
-    Queued,
-    /// The server has granted no further credit, or the limit of calls in flight is reached.
-    NoCredit,
-    /// No receive is left for the response.
-    NoReceive,
-    /// No send slot, or no entry of the send queue, is free.
-    NoSendSlot,
+    /// It lacks something that may come.
+    Missing(Missing),
     /// The request can never be sent.
     Never(Cause),
 }
@@ -34,12 +29,20 @@ pub(super) enum Obstacle {
 /// gives all of them back.
 pub(super) struct RequestPermit<'a, T: Transport> {
     key: LinkKey,
-    link: &'a mut Link<T::RecvBuf>,
-    budget: &'a mut ReceiveBudget,
-    transport: &'a mut T,
+    frame: Permit<'a, T>,
+    receive: Promised<'a>,
     clock: &'a Clock,
     timers: &'a mut Timers<TimerTarget>,
-    unflushed: &'a mut bool,
+}
+
+/// A receive that is promised for a response. Dropping it takes the promise back.
+struct Promised<'a>(&'a mut ReceiveBudget);
+
+impl Drop for Promised<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.release(1);
+    }
 }
 
 impl<T: Transport> State<T> {
@@ -60,9 +63,7 @@ impl<T: Transport> State<T> {
         if self.budget.left() <= self.kept_receives {
             has_share = self.find_receive(key, &is_turn);
         }
-        let Some(link) = self.links.get_mut(key.index()) else {
-            return Err(Obstacle::Never(Cause::Disconnected(CloseReason::Local)));
-        };
+        let link = &mut self.links[key];
         let has_expired = request
             .deadline
             .zip(now)
@@ -75,36 +76,34 @@ impl<T: Transport> State<T> {
             )));
         }
         if !is_turn(link) {
-            return Err(Obstacle::Queued);
+            return Err(Missing::Turn.into());
         }
-        if !link.connection.take_request() {
-            return Err(Obstacle::NoCredit);
-        }
+        let frame = self
+            .outbox
+            .permit(Class::Request, link, &mut self.transport)?;
         if !(has_share && self.budget.take(1)) {
-            link.connection.return_request_credit();
-            return Err(Obstacle::NoReceive);
+            return Err(Missing::Receive.into());
         }
         Ok(RequestPermit {
             key,
-            link,
-            budget: &mut self.budget,
-            transport: &mut self.transport,
+            frame,
+            receive: Promised(&mut self.budget),
             clock: &self.clock,
             timers: &mut self.timers,
-            unflushed: &mut self.unflushed,
         })
     }
 
-    /// Returns the permit of a link that was taken before and not given back.
+    /// Returns the permit of a link that was taken before and held.
     fn held_permit(&mut self, key: LinkKey) -> RequestPermit<'_, T> {
+        let link = &mut self.links[key];
         RequestPermit {
             key,
-            link: &mut self.links[key.index()],
-            budget: &mut self.budget,
-            transport: &mut self.transport,
+            frame: self
+                .outbox
+                .resume(Class::Request, link, &mut self.transport),
+            receive: Promised(&mut self.budget),
             clock: &self.clock,
             timers: &mut self.timers,
-            unflushed: &mut self.unflushed,
         }
     }
 
@@ -120,26 +119,26 @@ impl<T: Transport> State<T> {
         wake: &mut WakeTarget,
         is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
     ) -> Result<CallId, Obstacle> {
-        mem::forget(self.admit(key, request, now, is_turn)?);
+        self.admit(key, request, now, is_turn)?.hold();
         let prepared = match self.prepare_transfer(key, metadata.len(), message) {
             Ok(prepared) => prepared,
             Err(error) => {
                 drop(self.held_permit(key));
-                return Err(Obstacle::of_reserve(error, request));
+                return Err(Obstacle::of(error, request));
             }
         };
         let mut permit = self.held_permit(key);
         match permit.begin_call(FrameKind::LongRequest, request, now, wake) {
-            Ok(header) => {
-                mem::forget(permit);
+            Some(header) => {
+                permit.hold();
                 let owner = TransferOwner::Request(header.call);
                 self.send_transfer(key, prepared, header, metadata, owner);
                 Ok(header.call)
             }
-            Err(obstacle) => {
+            None => {
                 drop(permit);
                 *message = self.cancel_transfer(prepared);
-                Err(obstacle)
+                Err(Missing::CallId.into())
             }
         }
     }
@@ -149,9 +148,7 @@ impl<T: Transport> State<T> {
     #[cold]
     #[inline(never)]
     fn find_receive(&mut self, key: LinkKey, is_turn: &impl Fn(&Link<T::RecvBuf>) -> bool) -> bool {
-        let Some(link) = self.links.get(key.index()) else {
-            return true;
-        };
+        let link = &self.links[key];
         // A stream holds no receive for its response.
         let has_share = self.kept_receives == 0 || link.unary_calls() < self.link_share;
         // Without a share, the responses would free too few: then each refused request would look for
@@ -165,6 +162,12 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> RequestPermit<'_, T> {
+    /// Keeps what was taken, until [`State::held_permit`].
+    fn hold(self) {
+        self.frame.hold();
+        mem::forget(self.receive);
+    }
+
     /// Sends the request in `frame`, whose header is still to be written.
     #[inline]
     pub(super) fn send_inline(
@@ -174,54 +177,62 @@ impl<T: Transport> RequestPermit<'_, T> {
         frame: &mut [u8],
         wake: &mut WakeTarget,
     ) -> Result<CallId, Obstacle> {
+        self.send(Body::Inline(frame), request, now, wake)
+    }
+
+    /// Sends the request in `body`, whose header is still to be written.
+    #[inline]
+    fn send(
+        self,
+        body: Body<'_, T::SendBuf>,
+        request: &RequestHead,
+        now: Option<Instant>,
+        wake: &mut WakeTarget,
+    ) -> Result<CallId, Obstacle> {
         let time_us = self.time_on_peers_clock(request, now);
-        let (link, timers) = (&mut *self.link, &mut *self.timers);
-        let sent = self.transport.send_inline(link.id, frame, |frame| {
+        let (key, timers) = (self.key, self.timers);
+        let sent = self.frame.send(body, |link, frame| {
             let kind = FrameKind::Request;
-            let header = link.begin_call(self.key, kind, request, time_us, timers, wake)?;
+            let header = link.begin_call(key, kind, request, time_us, timers, wake)?;
             header.encode(frame);
             Some(header.call)
         });
         match sent {
-            Ok(Some(call)) => {
-                *self.unflushed = true;
-                mem::forget(self);
+            Ok(call) => {
+                mem::forget(self.receive);
                 Ok(call)
             }
-            Ok(None) => Err(Obstacle::NoCredit),
-            Err(error) => Err(Obstacle::of_reserve(error, request)),
+            Err(missing) => Err(Obstacle::of(missing, request)),
         }
     }
 
-    /// Reserves a slot for a request that is longer than an inline frame.
+    /// Reserves a slot for a request that is longer than an inline frame, and holds the permit.
     pub(super) fn reserve(self, request: &RequestHead) -> Result<T::SendBuf, Obstacle> {
-        let reserved = self.transport.reserve(self.link.id, request.frame_len());
-        let buf = reserved.map_err(|error| Obstacle::of_reserve(error, request))?;
-        mem::forget(self);
+        let reserved = self.frame.reserve(request.frame_len());
+        let buf = reserved.map_err(|missing| Obstacle::of(missing, request))?;
+        mem::forget(self.receive);
         Ok(buf)
     }
 
     /// Adds the call to the call table, takes `wake` for it, and returns the header of its request.
-    /// After that, the request has to be sent.
+    /// After that, the request has to be sent. Returns `None` if there is no number for the call.
     fn begin_call(
         &mut self,
         kind: FrameKind,
         request: &RequestHead,
         now: Option<Instant>,
         wake: &mut WakeTarget,
-    ) -> Result<FrameHeader, Obstacle> {
+    ) -> Option<FrameHeader> {
         let time_us = self.time_on_peers_clock(request, now);
-        let begun = self
-            .link
-            .begin_call(self.key, kind, request, time_us, self.timers, wake);
-        begun.ok_or(Obstacle::NoCredit)
+        let link = &mut *self.frame.link;
+        link.begin_call(self.key, kind, request, time_us, self.timers, wake)
     }
 
     /// Returns the deadline of a request for its header.
     #[inline(always)]
     fn time_on_peers_clock(&self, request: &RequestHead, now: Option<Instant>) -> u32 {
         now.zip(request.deadline).map_or(0, |(now, deadline)| {
-            let peer = self.transport.peer_clock(self.link.id);
+            let peer = self.frame.transport.peer_clock(self.frame.link.id);
             on_peers_clock(self.clock, peer, deadline, now)
         })
     }
@@ -270,14 +281,6 @@ pub(super) fn on_peers_clock(
     clock.to_wire(deadline, now, ahead_us)
 }
 
-impl<T: Transport> Drop for RequestPermit<'_, T> {
-    #[cold]
-    fn drop(&mut self) {
-        self.link.connection.return_request_credit();
-        self.budget.release(1);
-    }
-}
-
 /// A request that is being encoded into a slot, while nothing is borrowed. Dropping it gives back the
 /// slot and the permit.
 pub(super) struct LongRequest<'a, T: Transport> {
@@ -306,29 +309,18 @@ impl<'a, T: Transport> LongRequest<'a, T> {
         wake: &mut WakeTarget,
     ) -> Result<CallId, Obstacle> {
         let state = &mut *self.driver.state.borrow_mut();
-        let Some(mut buf) = self.buf.take() else {
-            return Err(Obstacle::NoSendSlot);
+        let Some(buf) = self.buf.take() else {
+            return Err(Missing::Slot.into());
         };
-        // The call's future holds its channel, so the link still exists, although it may have ended.
-        let mut permit = state.held_permit(self.key);
-        let begun = match &permit.link.ended {
-            Some(reason) => Err(Obstacle::Never(Cause::Disconnected(reason.clone()))),
-            None => permit.begin_call(FrameKind::Request, request, now, wake),
-        };
-        match begun {
-            Ok(header) => {
-                header.encode(buf.as_mut());
-                // If the connection has ended, the next event reports it and fails this call.
-                let _ = permit.transport.send(permit.link.id, buf);
-                *permit.unflushed = true;
-                mem::forget(permit);
-                Ok(header.call)
-            }
-            Err(obstacle) => {
-                permit.transport.cancel(buf);
-                Err(obstacle)
-            }
+        // The call's future holds its channel, so the link is still there, although it may have ended.
+        let permit = state.held_permit(self.key);
+        if let Some(reason) = &permit.frame.link.ended {
+            let cause = Cause::Disconnected(reason.clone());
+            permit.frame.transport.cancel(buf);
+            return Err(Obstacle::Never(cause));
         }
+        // If the connection ends meanwhile, the next event reports it and fails this call.
+        permit.send(Body::Reserved(buf), request, now, wake)
     }
 }
 
@@ -337,25 +329,30 @@ impl<T: Transport> Drop for LongRequest<'_, T> {
         // Still here only if the message's own code has panicked.
         if let Some(buf) = self.buf.take() {
             let state = &mut *self.driver.state.borrow_mut();
-            state.transport.cancel(buf);
-            state.budget.release(1);
-            if let Some(link) = state.links.get_mut(self.key.index()) {
-                link.connection.return_request_credit();
-            }
+            let permit = state.held_permit(self.key);
+            permit.frame.transport.cancel(buf);
+        }
+    }
+}
+
+impl From<Missing> for Obstacle {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::Connection => Self::Never(Cause::Disconnected(CloseReason::PeerGone)),
+            missing => Self::Missing(missing),
         }
     }
 }
 
 impl Obstacle {
     #[cold]
-    fn of_reserve(error: ReserveError, request: &RequestHead) -> Self {
-        match error {
-            ReserveError::NoSlot => Self::NoSendSlot,
-            ReserveError::Closed => Self::Never(Cause::Disconnected(CloseReason::PeerGone)),
-            ReserveError::TooLong { limit, .. } => {
+    fn of(missing: Missing, request: &RequestHead) -> Self {
+        match missing {
+            Missing::Length { limit } => {
                 let room = room_for_metadata(limit);
                 Self::Never(Cause::metadata_too_long(request.metadata_len, room))
             }
+            missing => missing.into(),
         }
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::link::LinkKey;
+use super::outbox::{Body, Class, Missing};
 use super::tasks::IncomingCall;
 use super::{Driver, State};
 use crate::limits::{Direction, LengthLimit, MessageLimit};
@@ -19,7 +20,7 @@ use crate::service::handler::{
     EncodedResponse, Handler, HandlerKey, ResponseLengths, Served, metadata_too_long,
 };
 use crate::status::{Code, Status};
-use crate::transport::{ReserveError, Transport};
+use crate::transport::Transport;
 
 /// A response that found no free send slot.
 #[derive(Debug)]
@@ -170,16 +171,16 @@ impl<T: Transport> Driver<T> {
                     }
                 }
             }
-            Err(ReserveError::NoSlot) => {
-                let response = BlockedResponse::Kept { handler_key, len };
-                self.state.borrow_mut().block(call, response);
-            }
-            Err(ReserveError::TooLong { limit, .. }) => {
-                self.respond_very_long(call, handler, handler_key, len, limit);
-            }
-            Err(ReserveError::Closed) => {
+            Err(Missing::Connection) => {
                 self.counters.dropped(call.served.method);
                 handler.discard(handler_key);
+            }
+            Err(Missing::Length { limit }) => {
+                self.respond_very_long(call, handler, handler_key, len, limit);
+            }
+            Err(_) => {
+                let response = BlockedResponse::Kept { handler_key, len };
+                self.state.borrow_mut().block(call, response);
             }
         }
     }
@@ -216,7 +217,7 @@ impl<T: Transport> State<T> {
     /// as owed, and perhaps its reference to the peer.
     #[inline(always)]
     pub(super) fn take_back(&mut self, link: LinkKey) {
-        if let Some(entry) = self.links.get_mut(link.index()) {
+        if let Some(entry) = self.links.get_mut(link) {
             if let Some(peer) = &mut entry.peer {
                 peer.take_back();
             }
@@ -229,12 +230,12 @@ impl<T: Transport> State<T> {
     #[cold]
     pub(super) fn grow_window(&mut self, link: LinkKey) {
         let free = self.free_for_growth();
-        let Some(entry) = self.links.get(link.index()) else {
+        let Some(entry) = self.links.get(link) else {
             return;
         };
         let growth = entry.connection.wants_growth(free);
         if growth > 0 && self.promise(growth) {
-            self.links[link.index()].connection.grow(growth);
+            self.links[link].connection.grow(growth);
         }
     }
 
@@ -248,20 +249,16 @@ impl<T: Transport> State<T> {
         frame: &mut [u8],
     ) {
         let code = Code::Ok.number();
-        let Some(link) = self.links.get_mut(call.link.index()) else {
-            return self.counters.dropped(call.served.method);
+        let link = &mut self.links[call.link];
+        let limit = link.longest_message.bytes();
+        let permit = match len.message as usize > limit {
+            true => Err(Missing::Length { limit }),
+            false => self
+                .outbox
+                .permit(Class::Response, link, &mut self.transport),
         };
-        if link.ended.is_some() {
-            return self.counters.dropped(call.served.method);
-        }
-        let longest = link.longest_message.bytes();
-        let message_len = len.message as usize;
-        let sent = match message_len > longest {
-            true => Err(ReserveError::TooLong {
-                len: message_len,
-                limit: longest,
-            }),
-            false => self.transport.send_inline(link.id, frame, |frame| {
+        let sent = permit.and_then(|permit| {
+            permit.send(Body::Inline(&mut *frame), |link, frame| {
                 let connection = &mut link.connection;
                 let flags = match len.has_initial | call.stream.is_some() {
                     false => Flags::NONE,
@@ -275,11 +272,10 @@ impl<T: Transport> State<T> {
                 // server's.
                 self.counters.responded(call.served, code);
                 Some(())
-            }),
-        };
-        match sent {
-            Ok(_) => self.unflushed = true,
-            Err(error) => self.cannot_respond(call, len, frame, error),
+            })
+        });
+        if let Err(missing) = sent {
+            self.cannot_respond(call, len, frame, missing);
         }
     }
 
@@ -291,18 +287,18 @@ impl<T: Transport> State<T> {
         call: &IncomingCall,
         len: ResponseLengths,
         frame: &[u8],
-        error: ReserveError,
+        missing: Missing,
     ) {
-        match error {
-            ReserveError::NoSlot => {
-                let frame = frame.into();
-                self.block(call, BlockedResponse::Encoded { frame, len });
-            }
-            ReserveError::TooLong { limit, .. } => {
+        match missing {
+            Missing::Connection => self.counters.dropped(call.served.method),
+            Missing::Length { limit } => {
                 let status = self.too_long(call.link, len, limit);
                 self.respond_status_or_block(call, &status, Started::Maybe);
             }
-            ReserveError::Closed => self.counters.dropped(call.served.method),
+            _ => {
+                let frame = frame.into();
+                self.block(call, BlockedResponse::Encoded { frame, len });
+            }
         }
     }
 
@@ -311,15 +307,17 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         len: usize,
         message_len: usize,
-    ) -> Result<T::SendBuf, ReserveError> {
-        match self.links.get(link.index()) {
-            Some(link) if message_len > link.longest_message.bytes() => {
-                let limit = link.longest_message.bytes() + (len - message_len);
-                Err(ReserveError::TooLong { len, limit })
-            }
-            Some(link) if link.ended.is_none() => self.transport.reserve(link.id, len),
-            _ => Err(ReserveError::Closed),
+    ) -> Result<T::SendBuf, Missing> {
+        let link = &mut self.links[link];
+        let longest = link.longest_message.bytes();
+        if message_len > longest {
+            let limit = longest + (len - message_len);
+            return Err(Missing::Length { limit });
         }
+        let permit = self
+            .outbox
+            .permit(Class::Response, link, &mut self.transport)?;
+        permit.reserve(len)
     }
 
     fn send_response(
@@ -328,24 +326,24 @@ impl<T: Transport> State<T> {
         code: u16,
         started: Started,
         len: ResponseLengths,
-        mut buf: T::SendBuf,
+        buf: T::SendBuf,
     ) {
-        // The handler may have run for long, but it took no turn of the driver, so the link still
-        // exists.
-        let Some(link) = self.links.get_mut(call.link.index()) else {
-            self.counters.dropped(call.served.method);
-            return self.transport.cancel(buf);
-        };
+        // The handler may have run for long, but it took no turn of the driver, so the link is still there.
+        let link = &mut self.links[call.link];
         self.counters.responded(call.served, code);
-        let connection = &mut link.connection;
-        let flags = rare_flags(call, len);
-        let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
-        header.metadata_len = len.metadata;
-        header.time_us = started.time_us();
-        header.encode(buf.as_mut());
-        // If the connection has ended, the next event reports it.
-        let _ = self.transport.send(link.id, buf);
-        self.unflushed = true;
+        let permit = self
+            .outbox
+            .resume(Class::Response, link, &mut self.transport);
+        let sent = permit.send(Body::Reserved(buf), |link, frame| {
+            let (connection, flags) = (&mut link.connection, rare_flags(call, len));
+            let kind = FrameKind::Response;
+            let mut header = connection.next_header_with(kind, flags, call.call, code);
+            header.metadata_len = len.metadata;
+            header.time_us = started.time_us();
+            header.encode(frame);
+            Some(())
+        });
+        debug_assert_eq!(sent, Ok(()), "a reserved frame lacks nothing");
     }
 
     pub(super) fn respond_status_or_block(
@@ -356,21 +354,19 @@ impl<T: Transport> State<T> {
     ) {
         match self.try_respond_status(call, status, started) {
             Ok(()) => {}
-            Err(ReserveError::Closed) => self.counters.dropped(call.served.method),
-            Err(ReserveError::NoSlot) => {
-                self.block(call, BlockedResponse::Failed(status.clone(), started));
-            }
-            Err(ReserveError::TooLong { limit, .. }) => {
+            Err(Missing::Connection) => self.counters.dropped(call.served.method),
+            Err(Missing::Length { limit }) => {
                 // The code always fits; the message is truncated to the remaining length.
                 let cut = shorten(status, limit.saturating_sub(HEADER_LEN));
                 match self.try_respond_status(call, &cut, started) {
                     Ok(()) => {}
-                    Err(ReserveError::NoSlot) => {
-                        self.block(call, BlockedResponse::Failed(cut, started));
+                    Err(Missing::Connection | Missing::Length { .. }) => {
+                        self.counters.dropped(call.served.method);
                     }
-                    Err(_) => self.counters.dropped(call.served.method),
+                    Err(_) => self.block(call, BlockedResponse::Failed(cut, started)),
                 }
             }
+            Err(_) => self.block(call, BlockedResponse::Failed(status.clone(), started)),
         }
     }
 
@@ -379,7 +375,7 @@ impl<T: Transport> State<T> {
         call: &IncomingCall,
         status: &Status,
         started: Started,
-    ) -> Result<(), ReserveError> {
+    ) -> Result<(), Missing> {
         let body = StatusBody {
             message: status.message().to_owned(),
             details: Bytes::copy_from_slice(status.details()),
@@ -387,10 +383,7 @@ impl<T: Transport> State<T> {
         let metadata_len = status.metadata().encoded_len();
         let body_len = body.encoded_len();
         if metadata_len > usize::from(u16::MAX) {
-            return Err(ReserveError::TooLong {
-                len: metadata_len,
-                limit: HEADER_LEN,
-            });
+            return Err(Missing::Length { limit: HEADER_LEN });
         }
         let mut buf = self.reserve_response(call.link, HEADER_LEN + metadata_len + body_len, 0)?;
         let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
@@ -417,7 +410,7 @@ impl<T: Transport> State<T> {
     /// at most.
     #[cold]
     pub(super) fn too_long(&self, link: LinkKey, len: ResponseLengths, frame_len: usize) -> Status {
-        let of_link = self.links.get(link.index());
+        let of_link = self.links.get(link);
         let of_link = of_link.map_or(MessageLimit::NONE, |link| link.longest_message);
         let message_len = len.message as usize;
         if message_len > of_link.bytes() {

@@ -18,6 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::link::LinkKey;
+use super::outbox::{Body, Class};
 use super::sleep::IDLE_TIME;
 use super::{Driver, State};
 use crate::peer::Host;
@@ -125,7 +126,7 @@ impl<T: Transport> Driver<T> {
                 candidate.kind != Kind::Idle || hosts.places(candidate.host) > own + 1
             });
             let first = of_host.max_by_key(|(_, candidate)| {
-                let age = Reverse((candidate.since, candidate.key.0));
+                let age = Reverse((candidate.since, candidate.key.number()));
                 (hosts.rank(candidate), age)
             });
             let Some((index, _)) = first else {
@@ -158,7 +159,7 @@ impl<T: Transport> State<T> {
         } = self.transport.stalled_connections(looks);
         let stalled: HashSet<_> = stalled.into_iter().collect();
         let mut candidates = Vec::new();
-        for (index, link) in &mut self.links {
+        for (key, link) in self.links.iter_mut() {
             let Some(accepted_at) = link.accepted_at.filter(|_| link.ended.is_none()) else {
                 continue;
             };
@@ -187,7 +188,7 @@ impl<T: Transport> State<T> {
                 *hosts.unused.entry(host).or_default() += 1;
             }
             candidates.push(Candidate {
-                key: LinkKey(index as u32),
+                key,
                 host,
                 kind,
                 since,
@@ -198,7 +199,7 @@ impl<T: Transport> State<T> {
 
     /// Ends a connection for a new client, and tells its client why, if that one reads.
     fn evict(&mut self, candidate: &Candidate) {
-        let link = &mut self.links[candidate.key.index()];
+        let link = &mut self.links[candidate.key];
         log_limited!(
             warn,
             connection = %link.id,
@@ -209,13 +210,17 @@ impl<T: Transport> State<T> {
         );
         link.connection.go_away();
         if link.connection.may_send_control_frame()
-            && let Ok(mut buf) = self.transport.reserve(link.id, HEADER_LEN)
+            && let Ok(permit) = self
+                .outbox
+                .permit(Class::Control, link, &mut self.transport)
         {
-            let kind = FrameKind::Control;
-            let header = link.connection.next_header(kind, CallId(0), EVICTED);
-            header.encode(buf.as_mut());
-            // If the connection has ended, nobody needs to know why.
-            let _ = self.transport.send(link.id, buf);
+            // Without a slot, the client does not learn why.
+            let _ = permit.send(Body::Slot(HEADER_LEN), |link, frame| {
+                let kind = FrameKind::Control;
+                let header = link.connection.next_header(kind, CallId(0), EVICTED);
+                header.encode(frame);
+                Some(())
+            });
         }
         link.ended = Some(CloseReason::Local);
         self.transport.close(link.id);

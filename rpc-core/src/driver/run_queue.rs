@@ -85,7 +85,7 @@ pub(super) struct Visit {
 impl<T: Transport> State<T> {
     pub(super) fn queue_request(&mut self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
         // The event came from this link.
-        let requests = &mut self.links[link.index()].requests;
+        let requests = &mut self.links[link].requests;
         if requests.is_idle() {
             self.run_queue.round.push_back(link);
         }
@@ -96,7 +96,7 @@ impl<T: Transport> State<T> {
     /// Queues the task of a handler that has been woken.
     pub(super) fn queue_woken(&mut self, link: LinkKey, task: u32) {
         // The tasks of a link are discarded before the link is removed.
-        let Some(Link { requests, .. }) = self.links.get_mut(link.index()) else {
+        let Some(Link { requests, .. }) = self.links.get_mut(link) else {
             return;
         };
         if requests.is_idle() {
@@ -110,14 +110,14 @@ impl<T: Transport> State<T> {
         if self.run_queue.woken == 0 {
             return None;
         }
-        let task = self.links.get_mut(link.index())?.requests.take_woken()?;
+        let task = self.links.get_mut(link)?.requests.take_woken()?;
         self.run_queue.woken -= 1;
         Some(task)
     }
 
     /// Takes the only request that waits.
     pub(super) fn take_only_request(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
-        let request = self.links.get_mut(link.index())?.requests.pop_only()?;
+        let request = self.links.get_mut(link)?.requests.pop_only()?;
         self.run_queue.took_one();
         Some(request)
     }
@@ -130,7 +130,7 @@ impl<T: Transport> State<T> {
         let first = self.run_queue.next()?;
         loop {
             let link = self.run_queue.next()?;
-            let requests = &mut self.links[link.index()].requests;
+            let requests = &mut self.links[link].requests;
             // A connection keeps the rest of one round, which did not suffice for a call, but does
             // not save up more.
             requests.deficit_ns = (requests.deficit_ns + quantum).min(2 * quantum);
@@ -161,7 +161,7 @@ impl<T: Transport> State<T> {
         let look = self.run_queue.look(now, &self.clock);
         let is_overload = self.run_queue.lateness.is_overload();
         // A handler may have closed the connection.
-        let requests = &mut self.links.get_mut(link.index())?.requests;
+        let requests = &mut self.links.get_mut(link)?.requests;
         let taken = requests.take(look, is_overload, &mut self.run_queue.service)?;
         self.run_queue.took_one();
         Some(taken)
@@ -177,7 +177,7 @@ impl<T: Transport> State<T> {
         }
         let look = self.run_queue.look(now, &self.clock);
         let link = *self.run_queue.round.front()?;
-        let requests = &mut self.links[link.index()].requests;
+        let requests = &mut self.links[link].requests;
         let (request, fate) = requests.take_late(look)?;
         if requests.is_idle() {
             self.run_queue.round.pop_front();
@@ -194,7 +194,7 @@ impl<T: Transport> State<T> {
             self.run_queue.average = average(self.run_queue.average, each);
         }
         let is_alone = self.run_queue.round.len() < 2;
-        let Some(Link { requests, .. }) = self.links.get_mut(visit.link.index()) else {
+        let Some(Link { requests, .. }) = self.links.get_mut(visit.link) else {
             return false;
         };
         if is_alone {
@@ -208,7 +208,7 @@ impl<T: Transport> State<T> {
 
     /// Ends the turn of a connection.
     pub(super) fn end_visit(&mut self, link: LinkKey) {
-        let Some(Link { requests, .. }) = self.links.get_mut(link.index()) else {
+        let Some(Link { requests, .. }) = self.links.get_mut(link) else {
             return;
         };
         if requests.is_idle() {
@@ -224,7 +224,7 @@ impl<T: Transport> State<T> {
     /// requests that wait on its connection are served, while the other connections take their
     /// turns. A request with too little time is no reason to keep others away.
     pub(super) fn pushback(&self, link: LinkKey) -> Duration {
-        let Some(Link { requests, .. }) = self.links.get(link.index()) else {
+        let Some(Link { requests, .. }) = self.links.get(link) else {
             return Duration::ZERO;
         };
         if !(self.run_queue.lateness.is_overload() || requests.is_overloaded()) {
@@ -242,7 +242,7 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
     ) -> (VecDeque<QueuedRequest<T::RecvBuf>>, VecDeque<u32>) {
-        let Some(entry) = self.links.get_mut(link.index()) else {
+        let Some(entry) = self.links.get_mut(link) else {
             return Default::default();
         };
         let requests = entry.requests.take_all();

@@ -16,7 +16,7 @@
 use std::time::{Duration, Instant};
 
 use super::age::{Ageing, LOOK_EVERY};
-use super::link::{Link, LinkKey};
+use super::link::Link;
 use super::{Driver, State};
 use crate::stats::ConnectionMemory;
 use crate::transport::Transport;
@@ -49,14 +49,12 @@ impl<T: Transport> Driver<T> {
         state.idle_checked_at = Some(now);
         state.streams.trim();
         let owing_before = state.owing.len();
-        for (index, link) in &mut state.links {
+        for (key, link) in state.links.iter_mut() {
             link.note_use(now);
             match link.grow_old(now) {
                 Ageing::Nothing => {}
                 Ageing::GoAway => {
-                    if !std::mem::replace(&mut link.owes, true) {
-                        state.owing.push(LinkKey(index as u32));
-                    }
+                    state.owing.insert(key);
                 }
                 Ageing::Close => state.transport.close(link.id),
             }
@@ -70,8 +68,8 @@ impl<T: Transport> Driver<T> {
             }
             link.connection.become_idle();
             state.budget.release(link.connection.take_freed());
-            if link.connection.wants_control_frame() && !std::mem::replace(&mut link.owes, true) {
-                state.owing.push(LinkKey(index as u32));
+            if link.connection.wants_control_frame() {
+                state.owing.insert(key);
             }
         }
         if state.owing.len() > owing_before {
@@ -131,7 +129,7 @@ impl<T: Transport> Driver<T> {
                 pinned,
             }
         };
-        let links = state.links.iter().map(|(_, link)| of_link(link));
+        let links = state.links.values().map(of_link);
         links.filter(ConnectionMemory::is_any).collect()
     }
 
@@ -139,7 +137,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn update_gauges(&self) {
         let state = &*self.state.borrow();
         let (mut windows, mut available, mut waiting) = (0, 0, 0);
-        for (_, link) in &state.links {
+        for link in state.links.values() {
             waiting += link.waiters.len() as u64;
             if link.ended.is_none() {
                 windows += u64::from(link.connection.window_len());

@@ -213,7 +213,7 @@ impl Tasks {
 
     /// Takes the parked task of a unary call that its client has cancelled.
     pub(crate) fn take_call(&mut self, link: LinkKey, call: CallId) -> Option<Task> {
-        let key = *self.by_call.get(&(link.0, call))?;
+        let key = *self.by_call.get(&(link.number(), call))?;
         self.expire(key)
     }
 
@@ -269,7 +269,7 @@ impl Tasks {
 
 /// Returns the call's connection and id.
 fn id_of(call: &IncomingCall) -> (u32, CallId) {
-    (call.link.0, call.call)
+    (call.link.number(), call.call)
 }
 
 /// The state shared by a task's wakers.
@@ -296,6 +296,7 @@ impl Wake for TaskWaker {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::{Key, Place};
     use super::*;
 
     #[test]
@@ -305,7 +306,7 @@ mod tests {
         let remote = waker.clone();
         let task = Task {
             call: IncomingCall {
-                link: LinkKey::test(0),
+                link: LinkKey::at(Place::test(0)),
                 call: CallId(0),
                 served: ServedCall::test(),
                 stream: None,
@@ -347,7 +348,7 @@ mod tests {
         let (write, see) = (Arc::clone(&written), Arc::clone(&seen));
         let task = Task {
             call: IncomingCall {
-                link: LinkKey::test(0),
+                link: LinkKey::at(Place::test(0)),
                 call: CallId(0),
                 served: ServedCall::test(),
                 stream: None,

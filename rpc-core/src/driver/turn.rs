@@ -18,6 +18,8 @@ use std::cell::Cell;
 
 use super::call_table::{ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
+#[cfg(doc)]
+use super::outbox::Outbox;
 use super::response::{Response, ResponseFrame};
 use super::streams::{OwnFutures, Reader};
 use super::tasks::TaskKey;
@@ -301,14 +303,10 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Rings the doorbell for the frames sent since the last flush, if there are any.
-    // Inlined into each caller, because it is a part of every empty turn.
+    /// As [`Outbox::flush`].
     #[inline(always)]
     pub(super) fn flush(&mut self) {
-        if self.unflushed {
-            self.unflushed = false;
-            self.transport.flush();
-        }
+        self.outbox.flush(&mut self.transport);
     }
 
     /// Returns true if anything waits for a turn besides the events of the transport.
@@ -330,14 +328,14 @@ impl<T: Transport> State<T> {
     #[inline]
     fn open_link(&mut self, id: ConnectionId) -> Option<(LinkKey, &mut Link<T::RecvBuf>)> {
         let key = self.route(id)?;
-        let link = self.links.get_mut(key.index())?;
+        let link = self.links.get_mut(key)?;
         link.ended.is_none().then_some((key, link))
     }
 
     /// Closes the connection of a server that answered a stream as if it were a unary call.
     #[cold]
     fn refuse_response(&mut self, key: LinkKey, call: CallId) {
-        let calls = &mut self.links[key.index()].calls;
+        let calls = &mut self.links[key].calls;
         if let TakeOutcome::Responded(Response {
             frame: ResponseFrame::Slot(buf),
             ..
@@ -351,7 +349,7 @@ impl<T: Transport> State<T> {
     #[inline(always)]
     fn complete_call(&mut self, key: LinkKey, header: &FrameHeader, buf: T::RecvBuf) -> WakeTarget {
         let head = ResponseHead::of(header);
-        let calls = &mut self.links[key.index()].calls;
+        let calls = &mut self.links[key].calls;
         match calls.complete(header.call, head, buf) {
             ResponseOutcome::Completed { waiting, timer } => {
                 if let Some(timer) = timer {

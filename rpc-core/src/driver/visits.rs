@@ -238,7 +238,7 @@ impl<T: Transport> Driver<T> {
     fn discard_if_ended(&self, link: LinkKey) -> bool {
         let state = self.state.borrow();
         let is_up = |link: &Link<_>| link.ended.is_none();
-        if state.links.get(link.index()).is_some_and(is_up) {
+        if state.links.get(link).is_some_and(is_up) {
             return false;
         }
         drop(state);

@@ -33,7 +33,7 @@ impl<T: Transport> State<T> {
         spec: Option<&MethodSpec>,
     ) -> Result<(), ProtocolError> {
         let call = header.call;
-        if self.links[link.index()].streams.served.contains_key(&call) {
+        if self.links[link].streams.served.contains_key(&call) {
             return Err(ProtocolError::DuplicateCall { call });
         }
         let longest = spec.and_then(|spec| spec.max_request_len);
@@ -45,12 +45,12 @@ impl<T: Transport> State<T> {
             task: None,
             answer: None,
         });
-        let key = self
-            .streams
-            .insert(Stream::new(Arc::clone(&core), link, phase, longest));
+        let stream = Stream::new(Arc::clone(&core), link, phase, longest);
+        // Call ids bound the streams of a connection.
+        let key = self.streams.entries.insert(stream);
         let sizes = self.stream_sizes(link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
-        let _ = core.attach(self.signals.clone(), key.0, sizes);
+        let _ = core.attach(self.signals.clone(), key.number(), sizes);
         // A handler that has one message answers the request with it.
         core.note_arrival();
         let mut state = core.lock();
@@ -59,7 +59,7 @@ impl<T: Transport> State<T> {
             state.inbound.end(StreamEnd::HalfClosed);
         }
         drop(state);
-        let entry = &mut self.links[link.index()];
+        let entry = &mut self.links[link];
         entry.streams.begin_served(call, key);
         entry.streams.open += 1;
         self.counters.streams.opened.add(1);
@@ -196,7 +196,7 @@ impl<T: Transport> Driver<T> {
         let call = state.served_of(key);
         // The timer of a long request began with its first frame.
         if let Some(deadline) = deadline
-            && let Some(stream) = state.streams.entries.get_mut(key.index())
+            && let Some(stream) = state.streams.entries.get_mut(key)
             && stream.timer.is_none()
         {
             let timer = state.timers.insert(deadline, TimerTarget::Stream(key));

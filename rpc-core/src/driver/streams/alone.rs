@@ -7,10 +7,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::super::link::Link;
+use super::super::outbox::{Body, Class};
 use super::super::{Driver, State};
-use super::{Phase, Serving, StreamKey};
-use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
+use super::{Phase, Serving};
+use crate::protocol::frame::{FrameKind, HEADER_LEN};
 use crate::stream::batch::MessageForm;
 use crate::stream::turns::LoneMessage;
 use crate::transport::Transport;
@@ -28,10 +28,9 @@ impl<T: Transport> Driver<T> {
         // The message's own code runs here.
         let is_encoded = (message.encode)(&mut frame[HEADER_LEN..]);
         let is_sent = is_encoded && {
-            let key = StreamKey(message.index);
             self.state
                 .borrow_mut()
-                .send_encoded(key, message.core, frame)
+                .send_encoded(message.index, message.core, frame)
         };
         self.lone_frame.put_back(memory);
         is_sent
@@ -41,14 +40,15 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Sends the message in `frame`, if nothing of its stream waits, and no other stream
     /// waits for its turn or for a credit.
-    fn send_encoded(&mut self, key: StreamKey, core: *const (), frame: &mut [u8]) -> bool {
+    fn send_encoded(&mut self, index: u32, core: *const (), frame: &mut [u8]) -> bool {
         if self.streams.waiting() != 0 {
             return false;
         }
         // The number of a stream that has ended may be another one's.
-        let Some(stream) = self.streams.get_mut(key) else {
+        let Some(key) = self.streams.entries.key_at(index) else {
             return false;
         };
+        let stream = &mut self.streams.entries[key];
         let call = match stream.phase {
             Phase::Sent { call, .. }
             | Phase::Serving(Serving {
@@ -57,7 +57,7 @@ impl<T: Transport> State<T> {
             _ => return false,
         };
         let on = stream.link;
-        let link = &mut self.links[on.index()];
+        let link = &mut self.links[on];
         if !ptr::addr_eq(Arc::as_ptr(&stream.core), core) || link.ended.is_some() {
             return false;
         }
@@ -66,44 +66,23 @@ impl<T: Transport> State<T> {
         if core.is_cancelled() || !core.outbound.may_pass(len) {
             return false;
         }
-        let is_sent = send_lone(&mut self.transport, link, call, frame, || {
-            let mut core = core;
-            core.outbound.pass(len);
-            core.inbound.take_grant()
+        let permit = self
+            .outbox
+            .permit(Class::Message, link, &mut self.transport);
+        let sent = permit.and_then(|permit| {
+            permit.send(Body::Inline(frame), |link, frame| {
+                let mut core = core;
+                core.outbound.pass(len);
+                let (kind, selector) = (FrameKind::Message, MessageForm::One.selector());
+                let mut header = link.connection.next_header(kind, call, selector);
+                header.time_us = core.inbound.take_grant();
+                header.encode(frame);
+                Some(())
+            })
         });
+        let is_sent = sent.is_ok();
         stream.was_used |= is_sent;
-        self.unflushed |= is_sent;
         self.counters.streams.frames_sent.add(is_sent.into());
         is_sent
     }
-}
-
-/// Sends a frame with one message, if there are a credit and room. `grant` is called if there are, and
-/// returns what the frame grants.
-// Always inlined, as what it calls is: each message pays for it.
-#[inline(always)]
-fn send_lone<T: Transport>(
-    transport: &mut T,
-    link: &mut Link<T::RecvBuf>,
-    call: CallId,
-    frame: &mut [u8],
-    grant: impl FnOnce() -> u32,
-) -> bool {
-    let connection = &mut link.connection;
-    if !connection.take_message() {
-        return false;
-    }
-    let sent = transport.send_inline(link.id, frame, |frame| {
-        let grant = grant();
-        let selector = MessageForm::One.selector();
-        let mut header = connection.next_header(FrameKind::Message, call, selector);
-        header.time_us = grant;
-        header.encode(frame);
-        Some(())
-    });
-    match sent {
-        Ok(_) => link.transfers.credits_seen += 1,
-        Err(_) => connection.return_message_credit(),
-    }
-    sent.is_ok()
 }

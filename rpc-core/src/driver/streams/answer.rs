@@ -3,6 +3,7 @@
 //! An answer takes a credit of the connection, so that idle streams cost their clients no receives.
 
 use super::super::link::LinkKey;
+use super::super::outbox::Class;
 use super::super::responses::{Blocked, BlockedResponse, Started};
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
@@ -144,16 +145,17 @@ impl<T: Transport> State<T> {
     /// is under way, and no other stream waits.
     fn take_answered(&mut self, key: StreamKey) -> Option<IncomingCall> {
         let call = self.served_of(key)?;
-        let stream = self.streams.entries.get(key.index())?;
+        let stream = self.streams.entries.get(key)?;
         let is_idle = stream.receiving.is_empty() && stream.core.lock().outbound.is_empty();
         if !is_idle || self.streams.waiting() != 0 {
             return None;
         }
-        let link = &mut self.links[call.link.index()];
-        if link.ended.is_some() || !link.connection.take_message() {
-            return None;
-        }
-        link.transfers.credits_seen += 1;
+        let link = &mut self.links[call.link];
+        // The response takes it along.
+        let permit = self
+            .outbox
+            .permit(Class::Message, link, &mut self.transport);
+        permit.ok()?.hold();
         self.remove_stream(key);
         Some(call)
     }

@@ -63,7 +63,7 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Tells the server of a call that its client does not want any more.
     pub(in super::super) fn cancel_call(&mut self, link: LinkKey, call: CallId) {
-        let Some(entry) = self.links.get_mut(link.index()) else {
+        let Some(entry) = self.links.get_mut(link) else {
             return;
         };
         if entry.ended.is_none() {
@@ -84,7 +84,7 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         call: CallId,
     ) -> Option<QueuedRequest<T::RecvBuf>> {
-        let requests = &mut self.links.get_mut(link.index())?.requests;
+        let requests = &mut self.links.get_mut(link)?.requests;
         let request = requests.take_call(call)?;
         if requests.is_idle() {
             self.run_queue.remove(link);

@@ -1,5 +1,6 @@
 //! The entries of control frames: the grants and cancels of many streams and calls.
 
+use super::super::link::LinkKey;
 use super::{LinkStreams, Streams};
 use crate::protocol::frame::{ControlEntry, ControlRequest, ENTRY_LEN};
 
@@ -7,12 +8,9 @@ impl LinkStreams {
     /// Makes entries of the grants that streams owe, unless a message has carried them, and of the
     /// cancels. Called only when a control frame may be sent, so that a peer that never acknowledges
     /// one leaves no more here than its open streams owe.
-    pub(in super::super) fn collect_entries(&mut self, streams: &mut Streams) {
-        for key in self.grants.drain(..) {
-            let Some(stream) = streams.get_mut(key) else {
-                continue;
-            };
-            stream.owes_grant = false;
+    pub(in super::super) fn collect_entries(&mut self, link: LinkKey, streams: &mut Streams) {
+        while let Some(key) = streams.grants.pop(link) {
+            let stream = &mut streams.entries[key];
             let Some(call) = stream.phase.call() else {
                 continue;
             };
@@ -34,9 +32,9 @@ impl LinkStreams {
         !self.entries.is_empty()
     }
 
-    /// Returns the number of entries, and of grants and cancels of which none have been made.
+    /// Returns the number of entries, and of cancels of which none have been made.
     pub(in super::super) fn entries_owed(&self) -> usize {
-        self.entries.len() + self.grants.len() + self.cancels.len()
+        self.entries.len() + self.cancels.len()
     }
 
     /// Returns the number of entries that a control frame with a body of at most `room` bytes takes.

@@ -220,9 +220,14 @@ impl<T: Transport> State<T> {
     /// Removes a stream that has ended on both sides.
     pub(super) fn remove_stream(&mut self, key: StreamKey) {
         self.stop_receiving(key);
-        let Some(mut stream) = self.streams.entries.try_remove(key.index()) else {
+        if !self.streams.entries.contains(key) {
             return;
-        };
+        }
+        let mut stream = self.streams.entries.remove(key);
+        self.streams.to_look.remove(key);
+        self.streams.stalled.remove(key);
+        self.streams.awaiting_room.remove(key);
+        self.streams.grants.remove(key);
         if stream.phase.is_client() {
             for transfer in mem::take(&mut stream.sending) {
                 self.abandon_transfer(transfer);
@@ -235,19 +240,10 @@ impl<T: Transport> State<T> {
             self.timers.cancel(timer);
         }
         self.counters.streams.ended.add(1);
-        let Some(link) = self.links.get_mut(stream.link.index()) else {
+        let Some(link) = self.links.get_mut(stream.link) else {
             return;
         };
         link.streams.open -= 1;
-        if stream.is_stalled {
-            link.streams.stalled.retain(|stalled| *stalled != key);
-        }
-        if stream.owes_grant {
-            link.streams.grants.retain(|granted| *granted != key);
-        }
-        if stream.awaits_room {
-            link.streams.awaiting_room.retain(|waiting| *waiting != key);
-        }
         match &stream.phase {
             Phase::Opening(_) => {}
             Phase::Sent { call, .. } | Phase::Answered { call, .. } | Phase::Abandoned { call } => {
@@ -270,9 +266,9 @@ impl<T: Transport> State<T> {
         }
         self.streams.kept.keep(stream.core);
         if link.connection.streams() < link.connection.max_streams()
-            && let Some(next) = link.streams.awaiting_room.pop_front()
+            && let Some(next) = self.streams.awaiting_room.pop(stream.link)
         {
-            self.streams.resume_waiting(next);
+            self.streams.queue(next);
         }
         let is_last = link.streams.is_orphaned && link.streams.open == 0 && link.ended.is_none();
         if is_last && mem::take(&mut link.streams.is_orphaned) {
@@ -285,7 +281,7 @@ impl<T: Transport> State<T> {
 impl Drop for Streams {
     /// Ends the streams of a poller that is dropped: their other ends may be on other threads.
     fn drop(&mut self) {
-        for (_, stream) in &mut self.entries {
+        for stream in self.entries.values_mut() {
             let execution = match &stream.phase {
                 Phase::Opening(_) => Execution::NeverSent,
                 _ => Execution::MayHaveRun,

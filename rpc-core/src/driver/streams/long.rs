@@ -10,12 +10,13 @@
 
 use super::super::State;
 use super::super::link_transfers::TransferKey;
+use super::super::outbox::{Class, Missing};
 use super::super::transfers::TransferOwner;
 use super::StreamKey;
 use super::look::Stop;
 use crate::protocol::connection::MAX_TRANSFERS;
 use crate::protocol::frame::{Flags, FrameKind, ONE_MESSAGE};
-use crate::transport::{ReserveError, Transport};
+use crate::transport::Transport;
 
 /// Long messages of a stream that are under way to the peer at a time.
 const LONG_UNDER_WAY: usize = 2;
@@ -32,10 +33,12 @@ impl<T: Transport> State<T> {
     #[cold]
     #[inline(never)]
     pub(super) fn send_long_message(&mut self, key: StreamKey) -> Result<(), Stop> {
-        let stream = self.streams.get_mut(key).ok_or(Stop::Closed)?;
-        let call = stream.phase.call().ok_or(Stop::Closed)?;
+        let stream = &self.streams.entries[key];
+        let Some(call) = stream.phase.call() else {
+            unreachable!("a stream that is not open sends nothing");
+        };
         let (link_key, core) = (stream.link, stream.core.clone());
-        let of_link = self.links[link_key.index()].transfers.outgoing.len();
+        let of_link = self.links[link_key].transfers.outgoing.len();
         let most = match of_link < MANY_UNDER_WAY {
             true => LONG_UNDER_WAY,
             false => 1,
@@ -43,26 +46,27 @@ impl<T: Transport> State<T> {
         if stream.sending.len() >= most {
             return Err(Stop::AwaitsTransfer);
         }
-        let link = &mut self.links[link_key.index()];
+        let link = &mut self.links[link_key];
         if of_link >= LONG_OF_STREAMS {
-            return Err(Stop::NoSlot);
+            return Err(Stop::Missing(Missing::Slot));
         }
-        if !link.connection.take_message() {
-            return Err(Stop::NoCredit);
-        }
-        link.transfers.credits_seen += 1;
+        let permit = self
+            .outbox
+            .permit(Class::Message, link, &mut self.transport);
+        let permit = permit.map_err(Stop::Missing)?;
         let taken = core.lock().outbound.take_long();
+        // The application may have given the call up since.
         let Some((frame, mut message)) = taken else {
-            link.connection.return_message_credit();
-            return Err(Stop::Closed);
+            return Err(Stop::Missing(Missing::Connection));
         };
+        permit.hold();
         match self.prepare_transfer(link_key, 0, &mut message) {
             Ok(prepared) => {
                 let flags = match frame.is_last {
                     true => Flags::LAST,
                     false => Flags::NONE,
                 };
-                let connection = &mut self.links[link_key.index()].connection;
+                let connection = &mut self.links[link_key].connection;
                 let kind = FrameKind::LongMessage;
                 let mut header = connection.next_header_with(kind, flags, call, ONE_MESSAGE);
                 let mut state = core.lock();
@@ -75,15 +79,14 @@ impl<T: Transport> State<T> {
                 self.sends_for(key, transfer);
                 Ok(())
             }
-            Err(error) => {
+            Err(missing) => {
                 core.lock().outbound.put_back(frame, message);
-                let connection = &mut self.links[link_key.index()].connection;
-                connection.return_message_credit();
-                Err(match error {
-                    ReserveError::NoSlot => Stop::NoSlot,
-                    ReserveError::Closed => Stop::Closed,
-                    ReserveError::TooLong { limit, .. } => Stop::TooLong { limit },
-                })
+                let link = &mut self.links[link_key];
+                drop(
+                    self.outbox
+                        .resume(Class::Message, link, &mut self.transport),
+                );
+                Err(Stop::Missing(missing))
             }
         }
     }

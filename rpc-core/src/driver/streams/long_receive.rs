@@ -249,7 +249,7 @@ impl<T: Transport> State<T> {
         let key = match self.stream_of(link, call) {
             Some(key) => Some(key),
             // The server has answered the call meanwhile.
-            None if self.links[link.index()].is_server() => None,
+            None if self.links[link].is_server() => None,
             None => return Err(ProtocolError::UnknownCall { call }),
         };
         let purpose = key.map_or(Purpose::Nobody, Purpose::Stream);
@@ -277,7 +277,7 @@ impl<T: Transport> State<T> {
     fn refuse_length(&mut self, key: StreamKey, link: LinkKey, len: u32) -> Option<Status> {
         let of_method = self.streams.get_mut(key).and_then(|stream| stream.longest);
         let limit = MessageLimit::of_receiver(self.transport.limits()).and_method(of_method);
-        let direction = match self.links[link.index()].is_server() {
+        let direction = match self.links[link].is_server() {
             true => Direction::Request,
             false => Direction::Response,
         };

@@ -1,14 +1,13 @@
 //! What a stream needs is done, once per turn.
 
-use std::collections::VecDeque;
-
 use super::super::link::LinkKey;
+use super::super::outbox::{Body, Class, Missing, Permit};
 use super::super::{Driver, State};
 use super::{Phase, Serving, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
-use crate::transport::{ReserveError, Transport};
+use crate::transport::Transport;
 
 /// Frames that a stream sends before it is the turn of the next one, and their bytes: one long frame,
 /// or a few short ones.
@@ -25,7 +24,7 @@ enum Next {
 /// What a look at a stream has found.
 struct Looked {
     stop: Stop,
-    /// The stream owes a grant that no message has carried, and is not queued for it yet.
+    /// The stream owes a grant that no message has carried.
     owes_grant: bool,
 }
 
@@ -37,16 +36,9 @@ pub(super) enum Stop {
     AwaitsWindow,
     /// It is the turn of other streams.
     Turn,
-    NoCredit,
-    NoSlot,
-    /// The connection has ended, which the next event reports.
-    Closed,
+    Missing(Missing),
     /// The application has given the call up.
     Cancelled,
-    /// The metadata does not fit in a frame of this length.
-    TooLong {
-        limit: usize,
-    },
     /// The next message is long.
     Long,
     /// As many long messages of the stream are under way as may be.
@@ -62,7 +54,10 @@ impl<T: Transport> Driver<T> {
         self.ready.take_streams(&mut signalled);
         let mut state = self.state.borrow_mut();
         for index in signalled.drain(..) {
-            state.streams.queue(StreamKey(index));
+            // The stream may have ended since.
+            if let Some(key) = state.streams.entries.key_at(index) {
+                state.streams.to_look.insert(key);
+            }
         }
         state.streams.signalled = signalled;
         state.streams.has_more = false;
@@ -73,7 +68,7 @@ impl<T: Transport> Driver<T> {
         // Each is looked at once: a stream that has more is queued behind the others.
         for _ in 0..count {
             let mut state = self.state.borrow_mut();
-            let Some(key) = state.streams.to_look.pop_front() else {
+            let Some(key) = state.streams.to_look.pop() else {
                 break;
             };
             let next = state.look_at(key, &mut memory);
@@ -98,10 +93,9 @@ impl<T: Transport> State<T> {
         let Some(stream) = self.streams.get_mut(key) else {
             return Next::Nothing;
         };
-        stream.is_queued = false;
         stream.was_used = true;
         let link = stream.link;
-        if self.links[link.index()].ended.is_some() {
+        if self.links[link].ended.is_some() {
             // The event of its end ends the stream.
             return Next::Nothing;
         }
@@ -121,20 +115,24 @@ impl<T: Transport> State<T> {
             }
         };
         if owes_grant {
-            self.links[link.index()].streams.grants.push(key);
+            self.streams.grants.insert(link, key);
             self.owe(link);
         }
         match stop {
             Stop::Drained => return self.next_for_answer(key),
-            Stop::AwaitsWindow | Stop::AwaitsTransfer | Stop::Closed | Stop::Long => {}
+            Stop::AwaitsWindow | Stop::AwaitsTransfer | Stop::Long => {}
             Stop::Turn => {
                 self.streams.has_more = true;
                 self.streams.queue(key);
             }
-            Stop::NoSlot => self.streams.queue(key),
-            Stop::NoCredit => self.stall(key),
             Stop::Cancelled => self.abandon_stream(key, None),
-            Stop::TooLong { limit } => self.fail_too_long(key, limit),
+            Stop::Missing(missing) => match missing {
+                Missing::Connection => {}
+                Missing::Credit => self.stall(key),
+                // The metadata does not fit in a frame of this length.
+                Missing::Length { limit } => self.fail_too_long(key, limit),
+                _ => self.streams.queue(key),
+            },
         }
         Next::Nothing
     }
@@ -173,7 +171,7 @@ impl<T: Transport> State<T> {
             self.abandon_stream(key, None);
             return false;
         }
-        if let Some(reason) = self.links[link.index()].announced_end() {
+        if let Some(reason) = self.links[link].announced_end() {
             self.fail_going_away(key, reason);
             return false;
         }
@@ -187,19 +185,20 @@ impl<T: Transport> State<T> {
             links,
             transport,
             wakers,
+            outbox,
             ..
         } = self;
         let nothing = Looked {
-            stop: Stop::Closed,
+            stop: Stop::Missing(Missing::Connection),
             owes_grant: false,
         };
-        let Some(stream) = streams.entries.get_mut(key.index()) else {
+        let Some(stream) = streams.entries.get_mut(key) else {
             return nothing;
         };
         let Some(call) = stream.phase.call() else {
             return nothing;
         };
-        let link = &mut links[stream.link.index()];
+        let link = &mut links[stream.link];
         let mut core = stream.core.lock();
         core.begin_look();
         let slot_len = transport.limits().slot_len;
@@ -222,53 +221,40 @@ impl<T: Transport> State<T> {
                 break Stop::Long;
             }
             let len = HEADER_LEN + next.metadata_len + next.message_len;
-            if !link.connection.take_message() {
-                break Stop::NoCredit;
-            }
-            let is_inline = len <= self.longest_inline;
-            let connection = &mut link.connection;
-            let mut write = |frame: &mut [u8]| {
+            let permit = match outbox.permit(Class::Message, link, transport) {
+                Ok(permit) => permit,
+                Err(missing) => break Stop::Missing(missing),
+            };
+            let body = match len <= self.longest_inline {
+                true => Body::Inline(memory.frame_mut(len - HEADER_LEN)),
+                false => Body::Slot(len),
+            };
+            let outcome = permit.send(body, |link, frame| {
                 let flags = match next.is_last {
                     true => Flags::LAST,
                     false => Flags::NONE,
                 };
                 let (kind, selector) = (FrameKind::Message, next.form.selector());
-                let mut header = connection.next_header_with(kind, flags, call, selector);
+                let mut header = link
+                    .connection
+                    .next_header_with(kind, flags, call, selector);
                 // Longer metadata was refused.
                 header.metadata_len = next.metadata_len as u16;
                 header.time_us = core.inbound.take_grant();
                 core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
                 header.encode(frame);
                 Some(())
-            };
-            let outcome = if is_inline {
-                let frame = memory.frame_mut(len - HEADER_LEN);
-                transport.send_inline(link.id, frame, write).map(drop)
-            } else {
-                transport.reserve(link.id, len).map(|mut buf| {
-                    write(buf.as_mut());
-                    // If the connection has ended, the next event reports it.
-                    let _ = transport.send(link.id, buf);
-                })
-            };
-            if let Err(error) = outcome {
-                link.connection.return_message_credit();
-                break match error {
-                    ReserveError::NoSlot => Stop::NoSlot,
-                    ReserveError::Closed => Stop::Closed,
-                    ReserveError::TooLong { limit, .. } => Stop::TooLong { limit },
-                };
+            });
+            if let Err(missing) = outcome {
+                break Stop::Missing(missing);
             }
             frames += 1;
             sent += len;
         };
         wakers.extend(core.outbound.wake_sender());
-        let owes_grant = !stream.owes_grant && core.inbound.owes_grant();
+        let owes_grant = core.inbound.owes_grant();
         drop(core);
-        stream.owes_grant |= owes_grant;
         if frames > 0 {
-            self.unflushed = true;
-            link.transfers.credits_seen += frames;
             self.counters.streams.frames_sent.add(frames);
         }
         Looked { stop, owes_grant }
@@ -288,9 +274,12 @@ impl<T: Transport> State<T> {
         else {
             return Next::Nothing;
         };
-        let link = &mut self.links[stream.link.index()];
-        if link.connection.take_message() {
-            link.transfers.credits_seen += 1;
+        let link = &mut self.links[stream.link];
+        let permit = self
+            .outbox
+            .permit(Class::Message, link, &mut self.transport);
+        // The response takes it along.
+        if permit.map(Permit::hold).is_ok() {
             return Next::Answer;
         }
         self.stall(key);
@@ -299,61 +288,33 @@ impl<T: Transport> State<T> {
 
     /// Lets a stream wait for a credit, or for room among the streams of its connection.
     pub(super) fn stall(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.entries.get_mut(key.index()) else {
-            return;
-        };
-        if std::mem::replace(&mut stream.is_stalled, true) {
-            return;
-        }
-        self.counters.streams.stalled.add(1);
-        let link = &mut self.links[stream.link.index()];
-        if link.streams.stalled.is_empty() {
-            self.streams.stalled.push(stream.link);
-        }
-        link.streams.stalled.push_back(key);
+        let link = self.streams.entries[key].link;
+        let is_new = self.streams.stalled.insert(link, key);
+        self.counters.streams.stalled.add(is_new.into());
     }
 
     /// Queues the stalled streams of connections that have credits again.
     fn resume_stalled(&mut self) {
-        if self.streams.stalled.is_empty() {
-            return;
-        }
-        let mut links = std::mem::take(&mut self.streams.stalled);
-        links.retain(|&key| {
-            let Some(link) = self.links.get_mut(key.index()) else {
-                return false;
+        for _ in 0..self.streams.stalled.groups() {
+            let Some(link) = self.streams.stalled.next_group() else {
+                break;
             };
-            let allowed = link.connection.messages_allowed() as usize;
-            let count = allowed.min(link.streams.stalled.len());
-            let resumed: VecDeque<_> = link.streams.stalled.drain(..count).collect();
-            let stays = !link.streams.stalled.is_empty();
-            for key in resumed {
-                if let Some(stream) = self.streams.get_mut(key) {
-                    stream.is_stalled = false;
-                }
+            for _ in 0..self.links[link].connection.messages_allowed() {
+                let Some(key) = self.streams.stalled.pop(link) else {
+                    break;
+                };
                 self.streams.queue(key);
             }
-            stays
-        });
-        self.streams.stalled = links;
+        }
     }
 
     /// Looks again at the streams of a link that wait for something that does not come any more.
     #[cold]
     pub(in super::super) fn resume_all(&mut self, link: LinkKey) {
-        let waiting = &mut self.links[link.index()].streams;
-        let (stalled, awaiting_room) = (
-            std::mem::take(&mut waiting.stalled),
-            std::mem::take(&mut waiting.awaiting_room),
-        );
-        for key in stalled {
-            if let Some(stream) = self.streams.get_mut(key) {
-                stream.is_stalled = false;
-            }
+        let stalled = self.streams.stalled.take(link);
+        let awaiting_room = self.streams.awaiting_room.take(link);
+        for key in stalled.into_iter().chain(awaiting_room) {
             self.streams.queue(key);
-        }
-        for key in awaiting_room {
-            self.streams.resume_waiting(key);
         }
     }
 

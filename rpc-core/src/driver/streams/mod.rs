@@ -35,8 +35,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use slab::Slab;
-
 pub(crate) use self::open::StreamCapacity;
 pub(super) use self::receive::{OwnFutures, Reader};
 pub(crate) use super::handle::StreamRequest;
@@ -44,8 +42,10 @@ use super::link::LinkKey;
 use super::link_streams::{LinkStreams, StreamKey};
 use super::link_transfers::{IncomingKey, TransferKey};
 use super::responses::BlockedResponse;
+use super::table::Table;
 use super::tasks::TaskKey;
 use super::timers::TimerKey;
+use super::waiting::{ReadySet, Waiting};
 use crate::protocol::frame::CallId;
 use crate::stats::{CalledStream, ServedCall};
 use crate::status::Status;
@@ -54,20 +54,24 @@ use crate::stream::kept::KeptCores;
 use crate::stream::turns::LocalTurns;
 
 /// Streams whose memory a check frees if they were idle.
-const TRIMMED_PER_CHECK: usize = 256;
+const TRIMMED_PER_CHECK: u32 = 256;
 
 /// The streams of one poller.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    entries: Slab<Stream>,
-    /// Streams to look at, each at most once.
-    to_look: VecDeque<StreamKey>,
+    entries: Table<StreamKey, Stream>,
+    /// Streams to look at.
+    to_look: ReadySet<StreamKey>,
     /// In the latest turn, a stream had more to send than it could in its turn.
     has_more: bool,
-    /// Links with streams that wait for credits, or for room among the streams.
-    stalled: Vec<LinkKey>,
+    /// Streams that wait for a credit.
+    stalled: Waiting<LinkKey, StreamKey>,
+    /// Client: streams that wait until another one of their connection has ended.
+    awaiting_room: Waiting<LinkKey, StreamKey>,
+    /// Streams that owe a grant.
+    grants: Waiting<LinkKey, StreamKey>,
     /// The next stream whose memory is checked.
-    next_trimmed: usize,
+    next_trimmed: u32,
     /// Empty, kept for its memory.
     signalled: Vec<u32>,
     /// What streams that have ended leave for the next ones.
@@ -86,14 +90,6 @@ struct Stream {
     /// The most bytes of a message that this side receives, if the method has a limit.
     longest: Option<u32>,
     timer: Option<TimerKey>,
-    /// In `to_look`.
-    is_queued: bool,
-    /// In its link's `stalled`.
-    is_stalled: bool,
-    /// In its link's `awaiting_room`.
-    awaits_room: bool,
-    /// In its link's `grants`.
-    owes_grant: bool,
     /// Since the latest check of its memory.
     was_used: bool,
     /// Long messages that are under way to the peer.
@@ -144,10 +140,6 @@ impl Stream {
             phase,
             longest,
             timer: None,
-            is_queued: false,
-            is_stalled: false,
-            awaits_room: false,
-            owes_grant: false,
             was_used: true,
             sending: Vec::new(),
             receiving: Vec::new(),
@@ -178,18 +170,8 @@ impl Streams {
         self.refused.push_back((key, status));
     }
 
-    /// Returns the key of the stream that is inserted next.
-    fn next_key(&self) -> StreamKey {
-        StreamKey(self.entries.vacant_key() as u32)
-    }
-
-    fn insert(&mut self, stream: Stream) -> StreamKey {
-        // Call ids bound the streams of a connection.
-        StreamKey(self.entries.insert(stream) as u32)
-    }
-
     fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        self.entries.get_mut(key.index())
+        self.entries.get_mut(key)
     }
 
     /// Creates the state of a client's stream.
@@ -199,22 +181,22 @@ impl Streams {
 
     /// Queues a stream to be looked at, if it still exists.
     pub(super) fn queue(&mut self, key: StreamKey) {
-        if let Some(stream) = self.entries.get_mut(key.index())
-            && !std::mem::replace(&mut stream.is_queued, true)
-        {
-            self.to_look.push_back(key);
+        if self.entries.contains(key) {
+            self.to_look.insert(key);
         }
     }
 
-    /// Queues a stream that has waited for room.
-    fn resume_waiting(&mut self, key: StreamKey) {
-        if let Some(stream) = self.get_mut(key) {
-            stream.awaits_room = false;
-        }
-        self.queue(key);
+    /// Returns the number of grants that streams of a connection owe.
+    pub(super) fn grants_of(&self, link: LinkKey) -> usize {
+        self.grants.len_of(link)
     }
 
-    /// Returns the number of streams and links that wait for a turn.
+    /// Returns true if a stream of a connection waits for a credit.
+    pub(super) fn await_credits(&self, link: LinkKey) -> bool {
+        self.stalled.len_of(link) > 0
+    }
+
+    /// Returns a number other than 0 if streams wait for a turn or a credit.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.to_look.len() | self.stalled.len()
@@ -234,36 +216,33 @@ impl Streams {
     pub(super) fn served_keys(&self) -> Vec<StreamKey> {
         let is_served = |(_, stream): &(_, &Stream)| matches!(stream.phase, Phase::Serving(_));
         let served = self.entries.iter().filter(is_served);
-        served.map(|(index, _)| StreamKey(index as u32)).collect()
+        served.map(|(key, _)| key).collect()
     }
 
     /// Returns true if a client waits for the answer of a stream.
     pub(super) fn serves_any(&self) -> bool {
-        let is_served = |(_, stream): (_, &Stream)| matches!(stream.phase, Phase::Serving(_));
-        self.entries.iter().any(is_served)
+        let is_served = |stream: &Stream| matches!(stream.phase, Phase::Serving(_));
+        self.entries.values().any(is_served)
     }
 
     fn keys_of(&self, link: LinkKey) -> Vec<StreamKey> {
-        let of_link = |(_, stream): &(usize, &Stream)| stream.link == link;
+        let of_link = |(_, stream): &(_, &Stream)| stream.link == link;
         let entries = self.entries.iter().filter(of_link);
-        entries.map(|(index, _)| StreamKey(index as u32)).collect()
+        entries.map(|(key, _)| key).collect()
     }
 
     /// Frees the memory of some streams that were idle since they were last checked.
     pub(super) fn trim(&mut self) {
-        let end = (self.next_trimmed + TRIMMED_PER_CHECK).min(self.entries.capacity());
-        for index in self.next_trimmed..end {
-            if let Some(stream) = self.entries.get_mut(index)
-                && !std::mem::take(&mut stream.was_used)
-            {
+        let indices = self.entries.indices();
+        let end = (self.next_trimmed + TRIMMED_PER_CHECK).min(indices);
+        let keys = (self.next_trimmed..end).map(|index| self.entries.key_at(index));
+        for key in keys.flatten().collect::<Vec<_>>() {
+            let stream = &mut self.entries[key];
+            if !std::mem::take(&mut stream.was_used) {
                 stream.core.lock().trim();
             }
         }
-        self.next_trimmed = if end < self.entries.capacity() {
-            end
-        } else {
-            0
-        };
+        self.next_trimmed = if end < indices { end } else { 0 };
     }
 }
 

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use super::super::call_table::WakeTarget;
 use super::super::handle::StreamRequest;
 use super::super::link::LinkKey;
+use super::super::outbox::{Body, Class, Missing};
 use super::super::request_permit::on_peers_clock;
-use super::super::transfers::{PreparedTransfer, TransferOwner};
+use super::super::transfers::TransferOwner;
 use super::super::{Driver, State, TimerTarget};
-use super::{Phase, Stream, StreamKey};
+use super::{Phase, Stream, StreamKey, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::codec::Chunks;
@@ -23,7 +24,7 @@ use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::{StreamSizes, coalesces};
 use crate::stream::wakers::wake_all;
-use crate::transport::{CloseReason, PeerClock, ReserveError, Transport};
+use crate::transport::{CloseReason, PeerClock, Transport};
 
 /// Receives that a client promises to a server with its first stream. The window grows as it is
 /// used up.
@@ -38,13 +39,6 @@ pub(crate) enum StreamCapacity {
     NoCredit,
     /// It waits until another stream has ended, or fails.
     None,
-}
-
-/// What a request that opens a stream has reserved.
-enum Reserved<T: Transport> {
-    Slot(T::SendBuf),
-    /// Its message is long, and was taken.
-    Long(Box<PreparedTransfer<T::SendBuf>>),
 }
 
 impl<T: Transport> Driver<T> {
@@ -66,8 +60,8 @@ impl<T: Transport> Driver<T> {
         let spec = request.spec;
         let sizes = state.stream_sizes(link, spec.max_request_len);
         let deadline = request.deadline;
-        let key = state.streams.next_key();
-        let sender = core.attach(self.ready.clone(), key.0, sizes);
+        let key = state.streams.entries.next_key();
+        let sender = core.attach(self.ready.clone(), key.number(), sizes);
         let sent = state.send_at_once(link, key, &core, &mut request);
         let phase = match sent {
             Some(call) => Phase::Sent {
@@ -77,11 +71,11 @@ impl<T: Transport> Driver<T> {
             None => Phase::Opening(Box::new(request)),
         };
         let stream = Stream::new(core, link, phase, spec.max_response_len);
-        state.streams.insert(stream);
-        state.links[link.index()].streams.open += 1;
+        state.streams.entries.insert(stream);
+        state.links[link].streams.open += 1;
         if let Some(deadline) = deadline {
             let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
-            state.streams.entries[key.index()].timer = Some(timer);
+            state.streams.entries[key].timer = Some(timer);
         }
         if sent.is_none() {
             state.streams.queue(key);
@@ -95,7 +89,7 @@ impl<T: Transport> Driver<T> {
     /// Returns what would happen to a stream that is opened now.
     pub(crate) fn stream_capacity(&self, link: LinkKey) -> StreamCapacity {
         let state = self.state.borrow();
-        let Some(link) = state.links.get(link.index()) else {
+        let Some(link) = state.links.get(link) else {
             return StreamCapacity::None;
         };
         let connection = &link.connection;
@@ -116,7 +110,7 @@ impl<T: Transport> State<T> {
     /// Returns the reason that a stream cannot be opened. Otherwise, its message is in its frame if it
     /// fits, and else in parts.
     fn cause_not_to_open(&self, link: LinkKey, request: &mut StreamRequest) -> Option<Cause> {
-        let Some(entry) = self.links.get(link.index()) else {
+        let Some(entry) = self.links.get(link) else {
             return Some(Cause::Disconnected(CloseReason::Local));
         };
         if let Some(reason) = entry.end() {
@@ -157,7 +151,7 @@ impl<T: Transport> State<T> {
     /// Returns the sizes of a stream of a link. Its method may have a limit for the messages that this
     /// side sends.
     pub(super) fn stream_sizes(&self, link: LinkKey, of_method: Option<u32>) -> StreamSizes {
-        let entry = &self.links[link.index()];
+        let entry = &self.links[link];
         StreamSizes {
             frame_room: self
                 .transport
@@ -183,22 +177,26 @@ impl<T: Transport> State<T> {
         if !is_short || self.streams.waiting() != 0 || !self.has_window_for_streams(on) {
             return None;
         }
-        let link = &mut self.links[on.index()];
-        if link.announced_end().is_some() || !link.streams.awaiting_room.is_empty() {
+        let link = &mut self.links[on];
+        if link.announced_end().is_some() || self.streams.awaiting_room.len_of(on) > 0 {
             return None;
         }
         let mut state = core.lock();
         // The application may have half-closed, or given the call up.
         let has_work = state.is_cancelled() || state.outbound.next_frame().is_some();
-        if has_work || !link.connection.take_stream() {
+        if has_work {
             return None;
         }
+        let permit = self
+            .outbox
+            .permit(Class::Opening, link, &mut self.transport)
+            .ok()?;
         state.begin_look();
         drop(state);
-        let peer = self.transport.peer_clock(link.id);
+        let peer = permit.transport.peer_clock(permit.link.id);
         let time_us = time_on_peers_clock(&self.clock, peer, request);
         let mut frame = mem::take(&mut request.frame);
-        let sent = self.transport.send_inline(link.id, &mut frame, |frame| {
+        let sent = permit.send(Body::Inline(&mut frame), |link, frame| {
             let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
             let connection = &mut link.connection;
             let mut header = request_header(connection, FrameKind::Request, call, request);
@@ -206,152 +204,141 @@ impl<T: Transport> State<T> {
             header.encode(frame);
             Some(call)
         });
-        let Ok(Some(call)) = sent else {
-            link.connection.return_stream();
+        let Ok(call) = sent else {
             request.frame = frame;
             return None;
         };
         request.counters.start();
         self.counters.streams.opened.add(1);
-        self.unflushed = true;
         Some(call)
     }
 
     /// Sends the request of a stream. Returns false if it has to wait; the stream is then queued
     /// again, or waits among its link's stalled ones.
     pub(super) fn send_opening(&mut self, key: StreamKey) -> bool {
-        let link_key = self.streams.entries[key.index()].link;
+        let link_key = self.streams.entries[key].link;
         // The application may have sent a message meanwhile, or half-closed.
-        if self.streams.entries[key.index()].awaits_room {
+        if self.streams.awaiting_room.contains(key) {
             return false;
         }
         if !self.has_window_for_streams(link_key) {
             self.stall(key);
             return false;
         }
-        let link = &mut self.links[link_key.index()];
-        let stream = &mut self.streams.entries[key.index()];
+        let link = &mut self.links[link_key];
         if link.connection.streams() >= link.connection.max_streams() {
-            link.streams.awaiting_room.push_back(key);
-            stream.awaits_room = true;
+            self.streams.awaiting_room.insert(link_key, key);
             return false;
         }
-        if !link.connection.take_stream() {
-            self.stall(key);
-            return false;
+        let sent = match self.streams.opening(key).message.is_empty() {
+            true => self.send_short_opening(key),
+            false => self.send_long_opening(key),
+        };
+        match sent {
+            Ok(()) => {}
+            Err(Missing::Credit) => self.stall(key),
+            // The next event ends the stream.
+            Err(Missing::Connection) => {}
+            // The length was checked, so only slots or ids are missing.
+            Err(_) => self.streams.queue(key),
         }
-        let room = self.reserve_opening(key);
-        let mut waiting = WakeTarget::Stream(key);
-        let link = &mut self.links[link_key.index()];
-        let call = room
-            .as_ref()
-            .ok()
-            .and_then(|_| link.calls.begin(&mut waiting));
-        let (reserved, call) = match (room, call) {
-            (Ok(reserved), Some(call)) => (reserved, call),
-            (room, _) => {
-                link.connection.return_stream();
-                // The length was checked, so only slots or ids are missing. If the link has ended, the
-                // next event ends the stream.
-                if !matches!(room, Err(ReserveError::Closed)) {
-                    self.streams.queue(key);
-                }
-                if let Ok(reserved) = room {
-                    self.cancel_opening(key, reserved);
-                }
-                return false;
+        sent.is_ok()
+    }
+
+    fn send_short_opening(&mut self, key: StreamKey) -> Result<(), Missing> {
+        let link = self.streams.entries[key].link;
+        let request = self.streams.opening(key);
+        let permit =
+            self.outbox
+                .permit(Class::Opening, &mut self.links[link], &mut self.transport)?;
+        let peer = permit.transport.peer_clock(permit.link.id);
+        let time_us = time_on_peers_clock(&self.clock, peer, request);
+        let call = permit.send(Body::Slot(request.frame.len()), |link, frame| {
+            let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
+            let connection = &mut link.connection;
+            let mut header = request_header(connection, FrameKind::Request, call, request);
+            header.time_us = time_us;
+            frame.copy_from_slice(&request.frame);
+            header.encode(frame);
+            Some(call)
+        })?;
+        self.opened(key, call);
+        Ok(())
+    }
+
+    fn send_long_opening(&mut self, key: StreamKey) -> Result<(), Missing> {
+        let on = self.streams.entries[key].link;
+        self.outbox
+            .permit(Class::Opening, &mut self.links[on], &mut self.transport)?
+            .hold();
+        let request = self.streams.opening(key);
+        let (metadata_len, mut message) = (request.metadata_len, mem::take(&mut request.message));
+        let prepared = self.prepare_transfer(on, metadata_len, &mut message);
+        let link = &mut self.links[on];
+        let call = match &prepared {
+            Ok(_) => link.calls.begin(&mut WakeTarget::Stream(key)),
+            Err(_) => None,
+        };
+        let (prepared, call) = match (prepared, call) {
+            (Ok(prepared), Some(call)) => (prepared, call),
+            (prepared, _) => {
+                drop(
+                    self.outbox
+                        .resume(Class::Opening, link, &mut self.transport),
+                );
+                let missing = match prepared {
+                    Ok(prepared) => {
+                        message = self.cancel_transfer(prepared);
+                        Missing::CallId
+                    }
+                    Err(missing) => missing,
+                };
+                self.streams.opening(key).message = message;
+                return Err(missing);
             }
         };
-        self.send_request(key, reserved, call);
-        true
-    }
-
-    /// Reserves what the request of a stream needs to be sent. Takes its message if it is long.
-    fn reserve_opening(&mut self, key: StreamKey) -> Result<Reserved<T>, ReserveError> {
-        let stream = &mut self.streams.entries[key.index()];
-        let link = stream.link;
-        let Phase::Opening(request) = &mut stream.phase else {
-            return Err(ReserveError::Closed);
-        };
-        let id = self.links[link.index()].id;
-        let len = request.frame.len();
-        if !request.message.is_empty() {
-            let (metadata_len, mut message) =
-                (request.metadata_len, mem::take(&mut request.message));
-            let prepared = self.prepare_transfer(link, metadata_len, &mut message);
-            self.return_message(key, message);
-            return prepared.map(|prepared| Reserved::Long(Box::new(prepared)));
-        }
-        self.transport.reserve(id, len).map(Reserved::Slot)
-    }
-
-    fn cancel_opening(&mut self, key: StreamKey, reserved: Reserved<T>) {
-        match reserved {
-            Reserved::Slot(buf) => self.transport.cancel(buf),
-            Reserved::Long(prepared) => {
-                let message = self.cancel_transfer(*prepared);
-                self.return_message(key, message);
-            }
-        }
-    }
-
-    fn return_message(&mut self, key: StreamKey, message: Chunks) {
-        if let Some(stream) = self.streams.get_mut(key)
-            && let Phase::Opening(request) = &mut stream.phase
-        {
-            request.message = message;
-        }
-    }
-
-    /// Sends the request of a stream, for which everything is reserved.
-    fn send_request(&mut self, key: StreamKey, reserved: Reserved<T>, call: CallId) {
-        let stream = &mut self.streams.entries[key.index()];
-        let link_key = stream.link;
-        let link = &mut self.links[link_key.index()];
-        let Phase::Opening(request) = &mut stream.phase else {
-            return;
-        };
-        let kind = match reserved {
-            Reserved::Long(_) => FrameKind::LongRequest,
-            Reserved::Slot(_) => FrameKind::Request,
-        };
-        let mut header = request_header(&mut link.connection, kind, call, request);
+        let request = self.streams.opening(key);
+        let mut header =
+            request_header(&mut link.connection, FrameKind::LongRequest, call, request);
         let peer = self.transport.peer_clock(link.id);
         header.time_us = time_on_peers_clock(&self.clock, peer, request);
-        let mut frame = mem::take(&mut request.frame);
-        let counters = request.counters.clone();
+        let frame = mem::take(&mut request.frame);
+        self.opened(key, call);
+        let (metadata, owner) = (&frame[HEADER_LEN..], TransferOwner::Stream(key));
+        let transfer = self.send_transfer(on, prepared, header, metadata, owner);
+        self.sends_for(key, transfer);
+        Ok(())
+    }
+
+    /// Notes that the request of a stream was sent.
+    fn opened(&mut self, key: StreamKey, call: CallId) {
+        let counters = self.streams.opening(key).counters.clone();
         counters.start();
         self.counters.streams.opened.add(1);
-        stream.phase = Phase::Sent { call, counters };
-        header.encode(&mut frame);
-        // If the connection has ended, the next event reports it and ends this stream.
-        let _ = match reserved {
-            Reserved::Slot(mut buf) => {
-                buf.as_mut().copy_from_slice(&frame);
-                self.transport.send(link.id, buf)
-            }
-            Reserved::Long(prepared) => {
-                let owner = TransferOwner::Stream(key);
-                let metadata = &frame[HEADER_LEN..];
-                let transfer = self.send_transfer(link_key, *prepared, header, metadata, owner);
-                self.sends_for(key, transfer);
-                Ok(())
-            }
-        };
-        self.unflushed = true;
+        self.streams.entries[key].phase = Phase::Sent { call, counters };
     }
 
     /// Makes sure that the server holds receives for messages and responses of streams.
     pub(in super::super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
-        if self.links[link.index()].connection.window_len() > 0 {
+        if self.links[link].connection.window_len() > 0 {
             return true;
         }
         let receives = FIRST_WINDOW.min(self.free_for_growth().max(1));
         let fits = self.promise(receives);
         if fits {
-            self.links[link.index()].connection.open_window(receives);
+            self.links[link].connection.open_window(receives);
         }
         fits
+    }
+}
+
+impl Streams {
+    /// Returns the request of a stream that has not been sent.
+    fn opening(&mut self, key: StreamKey) -> &mut StreamRequest {
+        match &mut self.entries[key].phase {
+            Phase::Opening(request) => request,
+            _ => unreachable!("{key:?} is open"),
+        }
     }
 }
 

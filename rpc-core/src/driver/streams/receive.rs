@@ -48,7 +48,7 @@ impl<T: Transport> State<T> {
         let outcome = match self.stream_of(link, header.call) {
             Some(key) => self.deliver(key, &header, &buf.as_ref()[HEADER_LEN..], own),
             // The server has answered the call meanwhile.
-            None if self.links[link.index()].is_server() => Ok(Reader::Nobody),
+            None if self.links[link].is_server() => Ok(Reader::Nobody),
             None => Err(ProtocolError::UnknownCall { call: header.call }),
         };
         match outcome {
@@ -67,7 +67,7 @@ impl<T: Transport> State<T> {
     #[inline(always)]
     pub(in super::super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
         self.transport.release(buf);
-        if let Some(entry) = self.links.get_mut(link.index())
+        if let Some(entry) = self.links.get_mut(link)
             && (entry.owe_credit() || entry.connection.wants_control_frame())
         {
             self.after_owing(link);
@@ -79,7 +79,7 @@ impl<T: Transport> State<T> {
     #[cold]
     fn after_owing(&mut self, link: LinkKey) {
         self.grow_window(link);
-        let entry = self.links.get(link.index());
+        let entry = self.links.get(link);
         if entry.is_some_and(|entry| entry.connection.wants_control_frame()) {
             self.owe(link);
         }
@@ -165,7 +165,7 @@ impl<T: Transport> State<T> {
     /// Returns the stream of a call that a peer names.
     #[inline]
     pub(super) fn stream_of(&mut self, link: LinkKey, call: CallId) -> Option<StreamKey> {
-        let link = self.links.get_mut(link.index())?;
+        let link = self.links.get_mut(link)?;
         if link.is_server() {
             link.streams.served_stream(call)
         } else {
@@ -180,7 +180,7 @@ impl<T: Transport> State<T> {
         entries: ControlEntries<'_>,
     ) -> Result<Vec<CallId>, ProtocolError> {
         let mut cancelled = Vec::new();
-        let is_server = self.links[link.index()].is_server();
+        let is_server = self.links[link].is_server();
         for ControlEntry { call, request } in entries {
             match request {
                 ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,

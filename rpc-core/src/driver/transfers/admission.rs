@@ -23,10 +23,10 @@ use super::super::link_transfers::IncomingKey;
 use super::super::{Driver, State, TimerTarget};
 use super::incoming::Place;
 use crate::protocol::connection::FREE_FRAGMENTS;
-use crate::protocol::frame::{FRAGMENT, FrameKind, HEADER_LEN};
+use crate::protocol::frame::{FRAGMENT, FrameKind};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
-use crate::transport::{AllocateError, ReserveError, Transport};
+use crate::transport::{AllocateError, Transport};
 
 /// The longest time for which a response waits for memory. The server does not know the call's
 /// deadline on this side, and closes the connection if segments are kept for twice as long.
@@ -65,12 +65,12 @@ impl<T: Transport> State<T> {
     /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
     /// ends if it gets none.
     pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
-        let incoming = &self.transfers.incoming[key.index()];
+        let incoming = &self.transfers.incoming[key];
         let (len, form) = (incoming.len, incoming.form);
         if form == FRAGMENT && len <= FREE_FRAGMENTS {
             self.charge_incoming(key);
             self.expect_progress(key);
-            let incoming = &mut self.transfers.incoming[key.index()];
+            let incoming = &mut self.transfers.incoming[key];
             incoming.is_accepted = true;
             let mut bytes = match mem::replace(&mut incoming.place, Place::Nowhere) {
                 Place::Waiting(bytes) => bytes,
@@ -100,18 +100,18 @@ impl<T: Transport> State<T> {
         self.transfers.note_work();
         // A response has a time limit, also one that ends a stream: its server keeps the pieces
         // exposed, and closes the connection if they are not released.
-        if self.transfers.incoming[key.index()].header.kind == FrameKind::LongResponse {
+        if self.transfers.incoming[key].header.kind == FrameKind::LongResponse {
             let end = self.clock.now() + LONGEST_WAIT;
             let timer = self.timers.insert(end, TimerTarget::Incoming(key));
-            self.transfers.incoming[key.index()].timer = Some(timer);
+            self.transfers.incoming[key].timer = Some(timer);
         }
         None
     }
 
     fn memory_for(&mut self, key: IncomingKey) -> Result<T::Memory, NoMemory> {
-        let incoming = &self.transfers.incoming[key.index()];
+        let incoming = &self.transfers.incoming[key];
         let len = incoming.len;
-        let link = &self.links[incoming.link.index()].transfers;
+        let link = &self.links[incoming.link].transfers;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
         // Messages that wait for a reader must not keep calls from getting memory. They have a limit of
         // their own.
@@ -123,7 +123,7 @@ impl<T: Transport> State<T> {
         if !is_only && used + u64::from(len) > cap {
             return Err(NoMemory::OfConnection);
         }
-        let id = self.links[incoming.link.index()].id;
+        let id = self.links[incoming.link].id;
         match self.transport.allocate_for(id, len as usize) {
             Ok(memory) => Ok(memory),
             Err(AllocateError::TooLong { limit, .. }) => Err(NoMemory::TooLong { limit }),
@@ -135,9 +135,9 @@ impl<T: Transport> State<T> {
     /// Counts a message of a stream as fetched ahead of its reader. Returns `None` if it exceeds the
     /// limit for such messages, which leaves memory for the longest message of a call.
     pub(in super::super) fn read_ahead(&self, key: IncomingKey) -> Option<ReadAhead> {
-        let incoming = &self.transfers.incoming[key.index()];
+        let incoming = &self.transfers.incoming[key];
         let len = u64::from(incoming.len);
-        let of_link = &self.links[incoming.link.index()].transfers.read_ahead;
+        let of_link = &self.links[incoming.link].transfers.read_ahead;
         let of_all = &self.transfers.read_ahead;
         let limits = self.transport.limits();
         let longest = limits.max_message_len as u64;
@@ -161,18 +161,18 @@ impl<T: Transport> State<T> {
     }
 
     fn charge_incoming(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         incoming.charged = incoming.len.into();
-        self.links[incoming.link.index()].transfers.receiving += incoming.charged;
+        self.links[incoming.link].transfers.receiving += incoming.charged;
         self.transfers.receiving += incoming.charged;
     }
 
     /// Records that the memory of a message is no longer being received into.
     pub(super) fn discharge(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let charged = mem::take(&mut incoming.charged);
         self.transfers.receiving -= charged;
-        if let Some(link) = self.links.get_mut(incoming.link.index()) {
+        if let Some(link) = self.links.get_mut(incoming.link) {
             link.transfers.receiving -= charged;
         }
     }
@@ -182,7 +182,7 @@ impl<T: Transport> State<T> {
     fn place(&mut self, key: IncomingKey, mut memory: T::Memory) -> bool {
         self.charge_incoming(key);
         self.expect_progress(key);
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         incoming.is_accepted = true;
         if incoming.form == FRAGMENT {
             if let Place::Waiting(bytes) = &incoming.place
@@ -196,19 +196,13 @@ impl<T: Transport> State<T> {
             self.owe_entry(key);
             return true;
         }
-        let id = self.links[incoming.link.index()].id;
+        let id = self.links[incoming.link].id;
         let Ok(fetch) = self.transport.begin_fetch(id, memory) else {
             incoming.place = Place::Nowhere;
             self.cancel_incoming_timer(key);
             self.discharge(key);
             // If the connection has ended, the next event reports it.
-            return match self.transport.reserve(id, HEADER_LEN) {
-                Ok(slot) => {
-                    self.transport.cancel(slot);
-                    false
-                }
-                Err(error) => matches!(error, ReserveError::Closed),
-            };
+            return self.transport.longest_frame(id) == 0;
         };
         incoming.place = Place::Fetch(fetch);
         if !incoming.has_begun {
@@ -232,7 +226,7 @@ impl<T: Transport> State<T> {
             let mut at = 0;
             while let Some(key) = self.transfers.waiting.get(class, at) {
                 at += 1;
-                let link = self.transfers.incoming[key.index()].link;
+                let link = self.transfers.incoming[key].link;
                 if full.contains(&link) {
                     continue;
                 }
@@ -255,7 +249,7 @@ impl<T: Transport> State<T> {
     }
 
     pub(super) fn cancel_incoming_timer(&mut self, key: IncomingKey) {
-        if let Some(timer) = self.transfers.incoming[key.index()].timer.take() {
+        if let Some(timer) = self.transfers.incoming[key].timer.take() {
             self.timers.cancel(timer);
         }
     }
@@ -263,7 +257,7 @@ impl<T: Transport> State<T> {
     /// Builds the status of a call whose message is not received.
     #[cold]
     pub(super) fn no_memory(&self, key: IncomingKey, reason: NoMemory) -> Status {
-        let len = self.transfers.incoming[key.index()].len;
+        let len = self.transfers.incoming[key].len;
         Status::resource_exhausted(match reason {
             NoMemory::TooLong { limit } => format!(
                 "the receiver has no memory for a message of {len} bytes: it can register {limit} bytes for \
@@ -287,15 +281,15 @@ impl<T: Transport> State<T> {
         Status::deadline_exceeded(format!(
             "the deadline passed while the request's message of {} bytes waited for memory of the server; \
              the call did not run: {}",
-            self.transfers.incoming[key.index()].len,
+            self.transfers.incoming[key].len,
             self.use_of_memory(key)
         ))
     }
 
     /// Says what uses the memory that a message waits for, and what the limits are.
     fn use_of_memory(&self, key: IncomingKey) -> String {
-        let incoming = &self.transfers.incoming[key.index()];
-        let link = &self.links[incoming.link.index()].transfers;
+        let incoming = &self.transfers.incoming[key];
+        let link = &self.links[incoming.link].transfers;
         let own = link.receiving;
         let kept = link.account.as_ref().map_or(0, |account| account.held());
         let all = self.transfers.receiving + self.transfers.memory.held();
@@ -315,7 +309,7 @@ impl<T: Transport> State<T> {
     /// Returns the account of the bytes that the application keeps of a link's messages.
     pub(super) fn account_of(&mut self, link: LinkKey) -> Arc<Account> {
         let memory = &self.transfers.memory;
-        let account = &mut self.links[link.index()].transfers.account;
+        let account = &mut self.links[link].transfers.account;
         let account = account.get_or_insert_with(|| Account::new(Arc::clone(memory)));
         Arc::clone(account)
     }

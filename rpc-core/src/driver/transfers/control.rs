@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::{mem, thread};
 
+use super::super::link::LinkKey;
 use super::super::link_transfers::{IncomingKey, LinkTransfers};
 use super::super::{Driver, State};
 use super::Transfers;
@@ -38,34 +39,31 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Queues a message's entries for the next control frame.
     pub(super) fn owe_entry(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key.index()];
-        let link = incoming.link;
-        if !mem::replace(&mut incoming.is_owing, true) {
-            self.links[link.index()].transfers.owed.push_back(key);
-        }
+        let link = self.transfers.incoming[key].link;
+        self.transfers.owed.insert(link, key);
         self.owe(link);
     }
 
     /// Removes a message if nothing of it follows in either direction.
     pub(super) fn forget_if_done(&mut self, key: IncomingKey) {
-        let Some(incoming) = self.transfers.incoming.get(key.index()) else {
+        let Some(incoming) = self.transfers.incoming.get(key) else {
             return;
         };
-        if incoming.is_done() {
-            let link = &mut self.links[incoming.link.index()].transfers;
+        if incoming.is_done() && !self.transfers.owed.contains(key) {
+            let link = &mut self.links[incoming.link].transfers;
             link.incoming.remove(&incoming.id);
-            self.transfers.incoming.remove(key.index());
+            self.transfers.incoming.remove(key);
         }
     }
 }
 
 impl<M> Incoming<M> {
-    /// Returns true if nothing follows in either direction. A message that somebody wants is not done:
-    /// if its memory has gone with its connection, the end of the connection ends it.
+    /// Returns true if nothing follows in either direction but entries. A message that somebody wants
+    /// is not done: if its memory has gone with its connection, the end of the connection ends it.
     fn is_done(&self) -> bool {
         let is_nowhere = matches!(self.place, Place::Nowhere);
         let is_wanted = !matches!(self.purpose, Purpose::Nobody);
-        self.is_announced && is_nowhere && !(is_wanted || self.is_owing)
+        self.is_announced && is_nowhere && !is_wanted
     }
 }
 
@@ -73,12 +71,12 @@ impl LinkTransfers {
     /// Makes entries for a control frame, which may be sent now.
     pub(in super::super) fn collect_entries<M>(
         &mut self,
+        link: LinkKey,
         transfers: &mut Transfers<M>,
         entries: &mut VecDeque<ControlEntry>,
     ) {
-        for key in self.owed.drain(..) {
-            let incoming = &mut transfers.incoming[key.index()];
-            incoming.is_owing = false;
+        while let Some(key) = transfers.owed.pop(link) {
+            let incoming = &mut transfers.incoming[key];
             let owed = mem::take(&mut incoming.owed);
             let mut push = |request| {
                 entries.push_back(ControlEntry::of_transfer(incoming.id, request));
@@ -94,18 +92,8 @@ impl LinkTransfers {
             }
             if incoming.is_done() {
                 self.incoming.remove(&incoming.id);
-                transfers.incoming.remove(key.index());
+                transfers.incoming.remove(key);
             }
         }
-    }
-
-    /// Returns true if entries wait for a control frame.
-    pub(in super::super) fn owes_entries(&self) -> bool {
-        !self.owed.is_empty()
-    }
-
-    /// Returns the number of messages about which entries wait.
-    pub(in super::super) fn entries_owed(&self) -> usize {
-        self.owed.len()
     }
 }

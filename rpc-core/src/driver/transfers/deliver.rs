@@ -25,7 +25,7 @@ const SHARED_PART: usize = 16;
 impl<T: Transport> State<T> {
     /// Takes a message out of its memory if all of it has arrived.
     pub(in super::super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
-        let incoming = self.transfers.incoming.get_mut(key.index())?;
+        let incoming = self.transfers.incoming.get_mut(key)?;
         let is_complete = incoming.received == incoming.len;
         if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
             return None;
@@ -33,7 +33,7 @@ impl<T: Transport> State<T> {
         let (len, link) = (incoming.len as usize, incoming.link);
         // Before the message counts as kept itself.
         let share_from = self.share_from(link, len);
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let message = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
             Place::Memory(memory) => Box::new(memory).freeze(len),
             Place::Waiting(bytes) | Place::Heap(bytes) => bytes.into(),
@@ -54,7 +54,7 @@ impl<T: Transport> State<T> {
         self.cancel_incoming_timer(key);
         let message = self.account_of(link).hold(message);
         let purpose = self.take_purpose(key);
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let completed = Completed::Message {
             link,
             key,
@@ -75,7 +75,7 @@ impl<T: Transport> State<T> {
     /// much already, in this poller or in the process.
     fn share_from(&self, link: LinkKey, len: usize) -> usize {
         let limits = self.transport.limits();
-        let account = self.links[link.index()].transfers.account.as_ref();
+        let account = self.links[link].transfers.account.as_ref();
         let of_link = account.map_or(0, |account| account.held());
         let kept = self
             .transport
@@ -131,7 +131,7 @@ impl<T: Transport> Driver<T> {
             })),
         });
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link.index()) else {
+        let Some(entry) = state.links.get_mut(link) else {
             return;
         };
         let (waiting, timer) = entry.calls.end_long(call, response);

@@ -2,7 +2,7 @@
 
 use super::super::State;
 use super::super::link::LinkKey;
-use super::super::link_transfers::{IncomingKey, TransferKey};
+use super::super::link_transfers::IncomingKey;
 use super::arrival::Purpose;
 use super::incoming::Place;
 use crate::transport::Transport;
@@ -12,19 +12,14 @@ impl<T: Transport> State<T> {
     /// themselves, apart from requests that had not arrived in full.
     #[cold]
     pub(in super::super) fn end_transfers(&mut self, link: LinkKey) {
-        let entry = &mut self.links[link.index()].transfers;
+        let entry = &mut self.links[link].transfers;
         let outgoing = std::mem::take(&mut entry.outgoing);
-        let queued = std::mem::take(&mut entry.to_send).len();
         let incoming = std::mem::take(&mut entry.incoming);
         entry.by_call.clear();
-        entry.owed.clear();
         entry.ended.clear();
-        if std::mem::take(&mut entry.is_queued) {
-            self.transfers.to_send.retain(|other| *other != link);
-        }
-        self.transfers.pieces_waiting -= queued;
-        for TransferKey(index) in outgoing {
-            let outgoing = self.transfers.outgoing.remove(index as usize);
+        for key in outgoing {
+            self.transfers.to_send.remove(key);
+            let outgoing = self.transfers.outgoing.remove(key);
             if let Some(timer) = outgoing.timer {
                 self.timers.cancel(timer);
             }
@@ -39,7 +34,8 @@ impl<T: Transport> State<T> {
     fn end_incoming(&mut self, key: IncomingKey) {
         self.cancel_incoming_timer(key);
         self.discharge(key);
-        let incoming = self.transfers.incoming.remove(key.index());
+        self.transfers.owed.remove(key);
+        let incoming = self.transfers.incoming.remove(key);
         match incoming.place {
             Place::Waiting(_) => self.transfers.waiting.leave(key, incoming.len),
             Place::Fetch(fetch) | Place::Cancelling(fetch) => {

@@ -8,7 +8,7 @@ use crate::transport::{ConnectionId, FetchKey, Transport};
 impl<T: Transport> State<T> {
     /// Begins to fetch the segments that have been announced.
     pub(super) fn fetch_announced(&mut self, key: IncomingKey, fetch: FetchKey) {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         for segment in incoming.segments.drain(..) {
             // The lengths add up to no more than the message's.
             self.transport
@@ -30,8 +30,8 @@ impl<T: Transport> Driver<T> {
         let Some(&key) = state.transfers.fetches.get(&fetch) else {
             return;
         };
-        let incoming = &mut state.transfers.incoming[key.index()];
-        let link = &mut state.links[incoming.link.index()];
+        let incoming = &mut state.transfers.incoming[key];
+        let link = &mut state.links[incoming.link];
         link.transfers.segments_read += 1;
         // A fetch that was cancelled may report segments that had arrived before.
         if !matches!(incoming.place, Place::Fetch(_)) {

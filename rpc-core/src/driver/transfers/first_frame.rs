@@ -9,6 +9,7 @@ use super::super::State;
 use super::super::held_memory::Encoding;
 use super::super::link::LinkKey;
 use super::super::link_transfers::TransferKey;
+use super::super::outbox::{Body, Class, Missing};
 use super::looks::Looks;
 use super::outgoing::{Awaited, FIRST_SEGMENTS, Outgoing, TransferOwner};
 use super::pump::Sent;
@@ -17,8 +18,7 @@ use crate::protocol::frame::{
     FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use crate::transport::{
-    Chunks, ExposeError, ExposureKey, LongMessages, MessageMemory, RemoteSegment, ReserveError,
-    Transport,
+    Chunks, ExposeError, ExposureKey, LongMessages, MessageMemory, RemoteSegment, Transport,
 };
 
 /// The most copied pieces in the first frame of a message if this side has no credit for
@@ -61,32 +61,32 @@ impl<T: Transport> State<T> {
     ///
     /// # Errors
     ///
-    /// Returns [`ReserveError`] if it cannot be sent, at the moment or at all. Nothing was taken.
+    /// Returns [`Missing`] if it cannot be sent, at the moment or at all. Nothing was taken.
     #[cold]
     pub(in super::super) fn prepare_transfer(
         &mut self,
         key: LinkKey,
         metadata_len: usize,
         message: &mut Chunks,
-    ) -> Result<PreparedTransfer<T::SendBuf>, ReserveError> {
-        let Some(link) = self.links.get(key.index()) else {
-            return Err(ReserveError::Closed);
+    ) -> Result<PreparedTransfer<T::SendBuf>, Missing> {
+        let Some(link) = self.links.get(key) else {
+            return Err(Missing::Connection);
         };
         if link.ended.is_some() {
-            return Err(ReserveError::Closed);
+            return Err(Missing::Connection);
         }
         if link.transfers.outgoing.len() >= MAX_TRANSFERS {
-            return Err(ReserveError::NoSlot);
+            return Err(Missing::Slot);
         }
         let head_len = HEADER_LEN + metadata_len + LONG_BODY_LEN;
         let limit = self.transport.longest_frame(link.id);
         // The connection has ended, and the next event reports it.
         if limit == 0 {
-            return Err(ReserveError::Closed);
+            return Err(Missing::Connection);
         }
         let least = head_len + RemoteSegment::ENCODED_LEN;
         if least > limit {
-            return Err(ReserveError::TooLong { len: least, limit });
+            return Err(Missing::Length { limit });
         }
         let mut prepared = Prepared {
             before: Chunks::default(),
@@ -156,7 +156,7 @@ impl<T: Transport> State<T> {
                 if form == SEGMENTS {
                     *message = prepared.before;
                 }
-                Err(error)
+                Err(error.into())
             }
         }
     }
@@ -170,7 +170,7 @@ impl<T: Transport> State<T> {
         most: usize,
         most_copies: usize,
         prepared: &mut Prepared,
-    ) -> Result<u16, ReserveError> {
+    ) -> Result<u16, Missing> {
         let mut copies = 0;
         while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
             match self.expose(key, message, false, prepared.segments.is_empty()) {
@@ -189,7 +189,7 @@ impl<T: Transport> State<T> {
                 Err(ExposeError::Closed) => {
                     self.conceal_all(key, mem::take(&mut prepared.exposed));
                     *message = mem::take(&mut prepared.before);
-                    return Err(ReserveError::Closed);
+                    return Err(Missing::Connection);
                 }
             }
         }
@@ -252,34 +252,37 @@ impl<T: Transport> State<T> {
             is_accepted: form == FRAGMENT && len <= FREE_FRAGMENTS,
             is_abandoned: false,
             has_ended: announced == len,
-            is_queued: false,
             timer: None,
             looks: Looks::begin(Awaited::Nothing),
         });
-        let id = self.transfers.outgoing[transfer.index()].id;
+        let id = self.transfers.outgoing[transfer].id;
         debug_assert_eq!(metadata.len(), metadata_len);
         // Longer metadata was rejected.
         header.metadata_len = metadata_len as u16;
         let few = self.few_continuations(key, metadata_len, len as usize);
-        let connection = &mut self.links[key.index()].connection;
+        let connection = &mut self.links[key].connection;
         // With more credits, it would not have to be read.
         if form == SEGMENTS && few.is_some_and(|few| few > connection.messages_allowed() as usize) {
             header.flags |= connection.lack_credits();
         }
-        let frame = buf.as_mut();
-        header.encode(frame);
-        let (metadata_out, body) = frame[HEADER_LEN..].split_at_mut(metadata_len);
-        metadata_out.copy_from_slice(metadata);
-        LongBody::encode(id, len, form, body);
-        let pieces = body[LONG_BODY_LEN..].as_chunks_mut().0.iter_mut();
-        for (segment, out) in segments.into_iter().zip(pieces) {
-            *out = segment.encode();
-        }
-        let link = &mut self.links[key.index()];
-        // If the connection has ended, the next event reports it.
-        let _ = self.transport.send(link.id, buf);
-        self.unflushed = true;
+        let link = &mut self.links[key];
         link.transfers.outgoing.push(transfer);
+        // Its caller has taken what a frame of its class needs.
+        let permit = self
+            .outbox
+            .resume(Class::Response, link, &mut self.transport);
+        let sent = permit.send(Body::Reserved(buf), |_, frame| {
+            header.encode(frame);
+            let (metadata_out, body) = frame[HEADER_LEN..].split_at_mut(metadata_len);
+            metadata_out.copy_from_slice(metadata);
+            LongBody::encode(id, len, form, body);
+            let pieces = body[LONG_BODY_LEN..].as_chunks_mut().0.iter_mut();
+            for (segment, out) in segments.into_iter().zip(pieces) {
+                *out = segment.encode();
+            }
+            Some(())
+        });
+        debug_assert_eq!(sent, Ok(()), "a reserved frame lacks nothing");
         let counters = &self.counters.transfers;
         counters.sent.add(1);
         counters.bytes_sent.add(announced.into());
@@ -288,7 +291,7 @@ impl<T: Transport> State<T> {
             .bytes_by_reference
             .add(u64::from(announced) - copied);
         if announced < len {
-            link.connection.begin_sending();
+            self.links[key].connection.begin_sending();
             // The frames of a message that goes at once share a doorbell.
             let continuations = match form {
                 FRAGMENT => self.continuations_at_once(key, metadata_len, len as usize),
@@ -311,7 +314,7 @@ impl<T: Transport> State<T> {
         metadata_len: usize,
         len: usize,
     ) -> Option<usize> {
-        let limit = self.transport.longest_frame(self.links[key.index()].id);
+        let limit = self.transport.longest_frame(self.links[key].id);
         let in_first = limit.saturating_sub(HEADER_LEN + metadata_len + LONG_BODY_LEN);
         let in_each = limit.saturating_sub(HEADER_LEN).max(1);
         let continuations = len.saturating_sub(in_first).div_ceil(in_each);
@@ -328,10 +331,10 @@ impl<T: Transport> State<T> {
         len: usize,
     ) -> Option<usize> {
         let continuations = self.few_continuations(key, metadata_len, len)?;
-        let link = &self.links[key.index()];
+        let link = &self.links[key];
         let may_be_sent = continuations <= link.connection.messages_allowed() as usize
-            && !link.others_wait_for_credits()
-            && link.transfers.to_send.is_empty();
+            && !self.others_wait_for_credits(key)
+            && self.transfers.to_send.len_of(key) == 0;
         may_be_sent.then_some(continuations)
     }
 
@@ -342,7 +345,7 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         len: usize,
     ) -> Option<Box<dyn MessageMemory>> {
-        let id = self.links.get(link.index())?.id;
+        let id = self.links.get(link)?.id;
         if self.continuations_at_once(link, 0, len).is_some() {
             return None;
         }

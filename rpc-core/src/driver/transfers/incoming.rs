@@ -55,8 +55,6 @@ pub(super) struct Incoming<M> {
     /// True if it has been given memory for all of its bytes.
     pub(super) is_accepted: bool,
     pub(super) owed: Owed,
-    /// True if it is in its link's `owed`.
-    pub(super) is_owing: bool,
     /// The deadline of its call, if it has one and the message itself has to end the call.
     pub(super) deadline: Option<Instant>,
     /// Runs out at the deadline, at the end of a response's wait for memory, or at the next look at
@@ -146,7 +144,7 @@ impl<T: Transport> Driver<T> {
         }
         // A server needs receives for the rest of its message: promise some, or return the credits
         // that are owed.
-        let connection = &state.links[link.index()].connection;
+        let connection = &state.links[link].connection;
         if connection.wants_window() {
             state.open_window(link);
         } else if connection.wants_control_frame() {
@@ -232,7 +230,7 @@ impl<T: Transport> Driver<T> {
         let body = LongBody::parse(header.kind, body)?;
         let state = &mut *self.state.borrow_mut();
         let call = header.call;
-        let outcome = state.links[link.index()].calls.begin_long(call);
+        let outcome = state.links[link].calls.begin_long(call);
         let purpose = match outcome {
             LongOutcome::Wanted => Purpose::Response(call),
             LongOutcome::Abandoned => Purpose::Nobody,
@@ -277,7 +275,7 @@ impl<T: Transport> State<T> {
         purpose: Purpose,
         deadline: Option<Instant>,
     ) -> Result<IncomingKey, ProtocolError> {
-        let link = &mut self.links[link_key.index()];
+        let link = &mut self.links[link_key];
         let transfer = body.transfer;
         if link.transfers.incoming.contains_key(&transfer) {
             return Err(ProtocolError::DuplicateTransfer { transfer });
@@ -291,7 +289,7 @@ impl<T: Transport> State<T> {
             let len = body.len;
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
-        let index = self.transfers.incoming.insert(Incoming {
+        let key = self.transfers.incoming.insert(Incoming {
             link: link_key,
             id: transfer,
             purpose,
@@ -311,7 +309,6 @@ impl<T: Transport> State<T> {
             has_begun: body.form == FRAGMENT || !body.piece.is_empty(),
             is_accepted: false,
             owed: Owed::default(),
-            is_owing: false,
             deadline,
             timer: None,
             looks: Looks::begin(Progress::OfSender {
@@ -319,7 +316,6 @@ impl<T: Transport> State<T> {
                 of_others: 0,
             }),
         });
-        let key = IncomingKey(index as u32);
         link.transfers.incoming.insert(transfer, key);
         if let Purpose::Request(_) | Purpose::Response(_) = purpose {
             link.transfers.by_call.insert(header.call.0, key);
@@ -327,7 +323,7 @@ impl<T: Transport> State<T> {
         link.connection.begin_receiving();
         if let Some(deadline) = deadline {
             let timer = self.timers.insert(deadline, TimerTarget::Incoming(key));
-            self.transfers.incoming[index].timer = Some(timer);
+            self.transfers.incoming[key].timer = Some(timer);
         }
         self.counters.transfers.received.add(1);
         Ok(key)
@@ -339,7 +335,7 @@ impl<T: Transport> State<T> {
     fn open_window_for_next(&mut self, link: LinkKey, response: &FrameHeader) {
         let is_asked = response.flags.contains(Flags::SPENT);
         if is_asked && self.free_for_growth() > self.budget.capacity() / 2 {
-            match self.links[link.index()].connection.window_len() {
+            match self.links[link].connection.window_len() {
                 0 => self.open_window(link),
                 _ => self.grow_window(link),
             }
@@ -353,21 +349,21 @@ impl<T: Transport> State<T> {
         body: &[u8],
     ) -> Result<Option<Completed>, ProtocolError> {
         let transfer = TransferId(header.call.0);
-        let known = &self.links[link.index()].transfers.incoming;
+        let known = &self.links[link].transfers.incoming;
         let Some(&key) = known.get(&transfer) else {
             return Err(ProtocolError::UnknownTransfer { transfer });
         };
-        if self.transfers.incoming[key.index()].is_announced {
+        if self.transfers.incoming[key].is_announced {
             return Err(ProtocolError::UnknownTransfer { transfer });
         }
         if header.selector == ABANDONED {
             return self.receive_abandoned(key, body);
         }
         if body.is_empty() {
-            let len = self.transfers.incoming[key.index()].len;
+            let len = self.transfers.incoming[key].len;
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
-        self.transfers.incoming[key.index()].has_begun = true;
+        self.transfers.incoming[key].has_begun = true;
         self.take_piece(key, header.selector, body)?;
         Ok(self.complete(key))
     }
@@ -379,7 +375,7 @@ impl<T: Transport> State<T> {
         form: u16,
         piece: &[u8],
     ) -> Result<(), ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let (transfer, len) = (incoming.id, incoming.len);
         let wrong = ProtocolError::WrongPiece { transfer, len };
         let is_whole = form == FRAGMENT || piece.len().is_multiple_of(RemoteSegment::ENCODED_LEN);
@@ -399,7 +395,7 @@ impl<T: Transport> State<T> {
             return Err(wrong);
         }
         incoming.announced = total as u32;
-        let link = &mut self.links[incoming.link.index()];
+        let link = &mut self.links[incoming.link];
         link.transfers.announced += announced;
         incoming.announced_on_link = link.transfers.announced;
         let is_announced = total == len.into();
@@ -409,9 +405,7 @@ impl<T: Transport> State<T> {
                 // The sender has sent everything and forgotten the message, so there is nothing left
                 // to accept or to stop.
                 incoming.owed = Owed::default();
-                if std::mem::take(&mut incoming.is_owing) {
-                    link.transfers.owed.retain(|other| *other != key);
-                }
+                self.transfers.owed.remove(key);
             }
             link.connection.end_receiving();
         }
@@ -424,7 +418,7 @@ impl<T: Transport> State<T> {
     }
 
     fn take_fragment(&mut self, key: IncomingKey, piece: &[u8]) -> Result<(), ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let at = incoming.received as usize;
         match &mut incoming.place {
             // A plain copy, which leaves the bytes in the cache: this side reads them next.
@@ -446,7 +440,7 @@ impl<T: Transport> State<T> {
     }
 
     fn take_segments(&mut self, key: IncomingKey, piece: &[u8]) -> Result<(), ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         for segment in Segments::of(piece) {
             incoming.unfetched += 1;
             if incoming.unfetched > MAX_SEGMENTS {
@@ -458,7 +452,7 @@ impl<T: Transport> State<T> {
         match incoming.place {
             Place::Fetch(fetch) => self.fetch_announced(key, fetch),
             Place::Waiting(_) => {}
-            _ => self.transfers.incoming[key.index()].segments.clear(),
+            _ => self.transfers.incoming[key].segments.clear(),
         }
         Ok(())
     }

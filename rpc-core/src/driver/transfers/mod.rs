@@ -43,35 +43,32 @@ mod pump;
 mod release;
 mod stop;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
-use slab::Slab;
-
 use self::admission::WaitingMessages;
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
-pub(super) use self::first_frame::PreparedTransfer;
 use self::incoming::{Incoming, Place};
 use self::outgoing::Outgoing;
 pub(super) use self::outgoing::TransferOwner;
 use super::held_memory::PollerMemory;
 use super::link::LinkKey;
-use super::link_transfers::IncomingKey;
+use super::link_transfers::{IncomingKey, TransferKey};
+use super::table::Table;
+use super::waiting::{ReadySet, Waiting};
 use crate::transport::FetchKey;
+use bytes::Bytes;
 
 /// The long messages of one poller. `M` is its transport's memory.
 #[derive(Debug)]
 pub(crate) struct Transfers<M> {
-    outgoing: Slab<Outgoing>,
-    incoming: Slab<Incoming<M>>,
+    outgoing: Table<TransferKey, Outgoing>,
+    incoming: Table<IncomingKey, Incoming<M>>,
     /// Messages sent so far. Their numbers take their generations from it.
     begun: u32,
-    /// Links that have pieces to send, in the order of their turns.
-    to_send: VecDeque<LinkKey>,
-    /// Messages in the queues of all links, of which a piece may be sent.
-    pieces_waiting: usize,
+    /// Messages of which a piece may be sent.
+    to_send: Waiting<LinkKey, TransferKey>,
     /// Turns since a piece was sent last, in which pieces waited because the application was woken.
     turns_yielded: u32,
     /// True if the last turn has sent pieces, and left others to the next turn.
@@ -83,7 +80,9 @@ pub(crate) struct Transfers<M> {
     has_work: usize,
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
-    awaiting_window: Vec<LinkKey>,
+    pub(super) awaiting_window: ReadySet<LinkKey>,
+    /// Messages with entries for control frames.
+    owed: Waiting<LinkKey, IncomingKey>,
     /// Messages that are being fetched, by the transport's number for them.
     fetches: HashMap<FetchKey, IncomingKey>,
     memory: Arc<PollerMemory>,
@@ -103,16 +102,16 @@ pub(crate) struct Transfers<M> {
 impl<M> Default for Transfers<M> {
     fn default() -> Self {
         Self {
-            outgoing: Slab::new(),
-            incoming: Slab::new(),
+            outgoing: Table::default(),
+            incoming: Table::default(),
             begun: 0,
-            to_send: VecDeque::new(),
-            pieces_waiting: 0,
+            to_send: Waiting::default(),
             turns_yielded: 0,
             has_more: false,
             waiting: WaitingMessages::default(),
             has_work: 0,
-            awaiting_window: Vec::new(),
+            awaiting_window: ReadySet::default(),
+            owed: Waiting::default(),
             fetches: HashMap::new(),
             memory: Arc::default(),
             receiving: 0,
@@ -138,10 +137,8 @@ impl<M> Transfers<M> {
 
     /// Updates `has_work` at the end of a turn.
     fn note_what_is_left(&mut self) {
-        self.has_work = self.pieces_waiting
-            | self.waiting.len()
-            | self.awaiting_window.len()
-            | self.spent.len();
+        self.has_work =
+            self.to_send.len() | self.waiting.len() | self.awaiting_window.len() | self.spent.len();
     }
 
     /// Keeps parts of a message until nothing is borrowed.
@@ -164,7 +161,12 @@ impl<M> Transfers<M> {
     pub(super) fn owes_last_entries(&self) -> bool {
         let is_received = |incoming: &Incoming<M>| matches!(incoming.place, Place::Nowhere);
         let mut incoming = self.incoming.iter();
-        incoming.any(|(_, incoming)| incoming.is_owing && is_received(incoming))
+        incoming.any(|(key, incoming)| self.owed.contains(key) && is_received(incoming))
+    }
+
+    /// Returns the number of messages of a connection about which entries wait.
+    pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
+        self.owed.len_of(link)
     }
 
     /// Returns the numbers of messages that are sent and received, for tests.

@@ -1,6 +1,7 @@
 //! The sender's part of a long message: what it keeps of it while it is under way.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use super::super::link::LinkKey;
 use super::super::link_streams::StreamKey;
@@ -48,8 +49,6 @@ pub(super) struct Outgoing {
     pub(super) is_abandoned: bool,
     /// True if no frame of it follows.
     pub(super) has_ended: bool,
-    /// True if it is in its link's `to_send`.
-    pub(super) is_queued: bool,
     /// Runs out at the next look.
     pub(super) timer: Option<TimerKey>,
     /// The looks at what its receiver has to do.
@@ -75,21 +74,28 @@ impl<M> Transfers<M> {
         self.begun = self.begun.wrapping_add(1);
         let generation = self.begun;
         // At most `MAX_TRANSFERS` for each connection.
-        let index = self.outgoing.insert(outgoing) as u32;
-        self.outgoing[index as usize].id = TransferId(CallId::new(index, generation).0);
-        TransferKey(index)
+        let key = self.outgoing.insert(outgoing);
+        self.outgoing[key].id = TransferId(CallId::new(key.number(), generation).0);
+        key
     }
 
     /// Returns true if a message that has just begun is still under way.
     pub(in super::super) fn is_sending(&self, key: TransferKey) -> bool {
-        self.outgoing.contains(key.index())
+        self.outgoing.contains(key)
     }
 
     /// Returns a message of this side that a peer names.
     pub(super) fn outgoing_of(&self, link: LinkKey, id: TransferId) -> Option<TransferKey> {
-        let index = CallId(id.0).index();
-        let outgoing = self.outgoing.get(index)?;
-        (outgoing.id == id && outgoing.link == link).then_some(TransferKey(index as u32))
+        let key = self.outgoing.key_at(CallId(id.0).index() as u32)?;
+        let outgoing = &self.outgoing[key];
+        (outgoing.id == id && outgoing.link == link).then_some(key)
+    }
+
+    /// Copies the next bytes of a message that is under way.
+    pub(super) fn copy_next(&mut self, key: TransferKey, out: &mut [u8]) {
+        let mut message = mem::take(&mut self.outgoing[key].message);
+        self.copy_out(&mut message, out);
+        self.outgoing[key].message = message;
     }
 
     /// Copies the next bytes of a message.

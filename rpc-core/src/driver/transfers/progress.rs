@@ -68,14 +68,14 @@ impl<T: Transport> State<T> {
     /// which it waited.
     pub(super) fn expect_progress(&mut self, key: IncomingKey) {
         self.cancel_incoming_timer(key);
-        let incoming = &mut self.transfers.incoming[key.index()];
-        let link = &self.links[incoming.link.index()].transfers;
+        let incoming = &mut self.transfers.incoming[key];
+        let link = &self.links[incoming.link].transfers;
         incoming.looks = Looks::begin(incoming.progress(link));
         self.start_look(key);
     }
 
     fn start_look(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let look = self.clock.now() + LOOK;
         let end = incoming.deadline.map_or(look, |end| end.min(look));
         incoming.timer = Some(self.timers.insert(end, TimerTarget::Incoming(key)));
@@ -83,8 +83,8 @@ impl<T: Transport> State<T> {
 
     /// Handles the progress timer of a message that has memory.
     pub(super) fn check_progress(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key.index()];
-        let link = &self.links[incoming.link.index()];
+        let incoming = &mut self.transfers.incoming[key];
+        let link = &self.links[incoming.link];
         let progress = incoming.progress(&link.transfers);
         // The sender cannot go on while this side holds all receives that it was promised. A READ
         // needs none.

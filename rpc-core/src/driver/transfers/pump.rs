@@ -11,9 +11,10 @@ use std::mem;
 
 use super::super::link::LinkKey;
 use super::super::link_transfers::TransferKey;
+use super::super::outbox::{Body, Class, Missing};
 use super::super::{Driver, State};
 use super::Transfers;
-use super::outgoing::{FIRST_SEGMENTS, Outgoing};
+use super::outgoing::FIRST_SEGMENTS;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{
     ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
@@ -125,34 +126,28 @@ impl<T: Transport> State<T> {
     pub(in super::super) fn open_window(&mut self, link: LinkKey) {
         if self.has_window_for_streams(link) {
             self.owe(link);
-        } else if !self.transfers.awaiting_window.contains(&link) {
-            self.transfers.awaiting_window.push(link);
+        } else {
+            self.transfers.awaiting_window.insert(link);
         }
     }
 
     fn open_windows(&mut self) {
-        for link in mem::take(&mut self.transfers.awaiting_window) {
-            let entry = self.links.get(link.index());
-            if entry.is_some_and(|entry| entry.ended.is_none() && entry.connection.wants_window()) {
-                self.open_window(link);
+        for _ in 0..self.transfers.awaiting_window.len() {
+            let Some(key) = self.transfers.awaiting_window.pop() else {
+                break;
+            };
+            let link = &self.links[key];
+            if link.ended.is_none() && link.connection.wants_window() {
+                self.open_window(key);
             }
         }
     }
 
     /// Queues a message of which a piece may be sent.
     pub(super) fn queue_piece(&mut self, key: TransferKey) {
-        let outgoing = &mut self.transfers.outgoing[key.index()];
-        if mem::replace(&mut outgoing.is_queued, true) {
-            return;
-        }
-        let link_key = outgoing.link;
-        let link = &mut self.links[link_key.index()].transfers;
-        link.to_send.push_back(key);
-        self.transfers.pieces_waiting += 1;
+        let link = self.transfers.outgoing[key].link;
+        self.transfers.to_send.insert(link, key);
         self.transfers.note_work();
-        if !mem::replace(&mut link.is_queued, true) {
-            self.transfers.to_send.push_back(link_key);
-        }
     }
 
     fn send_pieces(&mut self) {
@@ -161,73 +156,52 @@ impl<T: Transport> State<T> {
         let sent = |state: &Self| state.counters.transfers.bytes_sent.get();
         let sent_before = sent(self);
         // No more attempts than there are messages, so that the loop ends if none can send.
-        let mut left = self.transfers.pieces_waiting.min(PIECES_PER_TURN);
-        let mut resting = Vec::new();
+        let mut left = self.transfers.to_send.len().min(PIECES_PER_TURN);
+        // Connections without a credit or a slot, which have no other turn now.
+        let mut resting: Vec<LinkKey> = Vec::new();
         while left > 0 && copied(self) == copied_before {
-            let Some(key) = self.transfers.to_send.pop_front() else {
+            if resting.len() == self.transfers.to_send.groups() {
+                break;
+            }
+            let Some(link) = self.transfers.to_send.next_group() else {
+                break;
+            };
+            if resting.contains(&link) {
+                continue;
+            }
+            let Some(transfer) = self.transfers.to_send.pop(link) else {
                 break;
             };
             left -= 1;
-            let link = &mut self.links[key.index()].transfers;
-            let Some(transfer) = link.to_send.pop_front() else {
-                link.is_queued = false;
-                continue;
-            };
-            let runs = |state: &Self| {
-                let outgoing = state.transfers.outgoing.get(transfer.index());
-                outgoing.map_or(0, |outgoing| outgoing.announced / RUN_LEN)
-            };
-            let runs_before = runs(self);
-            match self.send_piece(key, transfer) {
+            let runs_before = self.transfers.outgoing[transfer].announced / RUN_LEN;
+            match self.send_piece(link, transfer) {
                 Sent::NoMemory => {
-                    self.links[key.index()]
-                        .transfers
-                        .to_send
-                        .push_back(transfer);
-                    self.transfers.to_send.push_back(key);
+                    self.transfers.to_send.insert(link, transfer);
                 }
                 Sent::More => {
-                    let ends_run = runs(self) != runs_before;
-                    let link = &mut self.links[key.index()].transfers;
-                    match ends_run {
-                        true => link.to_send.push_back(transfer),
-                        false => link.to_send.push_front(transfer),
-                    }
-                    self.transfers.to_send.push_back(key);
+                    let runs = self.transfers.outgoing[transfer].announced / RUN_LEN;
+                    match runs == runs_before {
+                        true => self.transfers.to_send.insert_first(link, transfer),
+                        false => self.transfers.to_send.insert(link, transfer),
+                    };
                 }
                 Sent::NotNow => {
-                    self.links[key.index()]
-                        .transfers
-                        .to_send
-                        .push_front(transfer);
-                    resting.push(key);
+                    self.transfers.to_send.insert_first(link, transfer);
+                    resting.push(link);
                 }
-                Sent::NoMore => {
-                    if let Some(outgoing) = self.transfers.outgoing.get_mut(transfer.index()) {
-                        outgoing.is_queued = false;
-                    }
-                    self.transfers.pieces_waiting -= 1;
-                    let link = &mut self.links[key.index()].transfers;
-                    if link.to_send.is_empty() {
-                        link.is_queued = false;
-                    } else {
-                        self.transfers.to_send.push_back(key);
-                    }
-                    self.end_if_done(transfer);
-                }
+                Sent::NoMore => self.end_if_done(transfer),
             }
         }
         let any_sent = sent(self) != sent_before;
         if any_sent {
             self.transfers.turns_yielded = 0;
         }
-        self.transfers.has_more = any_sent && !self.transfers.to_send.is_empty();
-        self.transfers.to_send.extend(resting);
+        self.transfers.has_more = any_sent && resting.len() < self.transfers.to_send.groups();
     }
 
     fn send_piece(&mut self, link: LinkKey, transfer: TransferKey) -> Sent {
-        let outgoing = &self.transfers.outgoing[transfer.index()];
-        if self.links[link.index()].ended.is_some() || outgoing.has_ended {
+        let outgoing = &self.transfers.outgoing[transfer];
+        if self.links[link].ended.is_some() || outgoing.has_ended {
             return Sent::NoMore;
         }
         if outgoing.is_abandoned {
@@ -243,14 +217,14 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns the number of credits that long messages of a link may take in this turn.
-    fn credits_for_pieces(&mut self, key: LinkKey) -> usize {
-        let link = &mut self.links[key.index()];
+    pub(in super::super) fn credits_for_pieces(&mut self, key: LinkKey) -> usize {
+        let link = &mut self.links[key];
         let available = link.connection.messages_allowed() as usize;
-        link.transfers.credits_seen += available as u64;
         if available != 1 {
             return available.div_ceil(2);
         }
-        let others_wait = link.others_wait_for_credits();
+        let others_wait = self.others_wait_for_credits(key);
+        let link = &mut self.links[key];
         // The last credit goes to these and to long messages alternately.
         let takes = !others_wait || !link.transfers.took_last_credit;
         link.transfers.took_last_credit = takes;
@@ -258,7 +232,7 @@ impl<T: Transport> State<T> {
     }
 
     fn send_segments(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
-        let outgoing = &self.transfers.outgoing[transfer.index()];
+        let outgoing = &self.transfers.outgoing[transfer];
         let most = match outgoing.is_accepted {
             true => MAX_SEGMENTS,
             false => FIRST_SEGMENTS,
@@ -270,14 +244,14 @@ impl<T: Transport> State<T> {
         if self.credits_for_pieces(key) == 0 {
             return Sent::NotNow;
         }
-        let id = self.links[key.index()].id;
+        let id = self.links[key].id;
         let len = HEADER_LEN + RemoteSegment::ENCODED_LEN;
-        let Ok(mut buf) = self.transport.reserve(id, len) else {
+        let Ok(buf) = self.transport.reserve(id, len) else {
             return Sent::NotNow;
         };
-        let mut message = mem::take(&mut self.transfers.outgoing[transfer.index()].message);
+        let mut message = mem::take(&mut self.transfers.outgoing[transfer].message);
         let exposed = self.expose(key, &mut message, is_accepted, is_first);
-        let outgoing = &mut self.transfers.outgoing[transfer.index()];
+        let outgoing = &mut self.transfers.outgoing[transfer];
         outgoing.message = message;
         let exposed = match exposed {
             Ok(exposed) => exposed,
@@ -298,14 +272,21 @@ impl<T: Transport> State<T> {
         };
         let len = exposed.segment.len;
         outgoing.exposed.push_back((exposed.key, len));
-        buf.as_mut()[HEADER_LEN..].copy_from_slice(&exposed.segment.encode());
-        let copied = u64::from(len) * u64::from(exposed.was_copied);
-        self.send_continuation(key, transfer, SEGMENTS, buf, len, copied)
+        let counters = &self.counters.transfers;
+        match exposed.was_copied {
+            true => counters.bytes_copied.add(len.into()),
+            false => counters.bytes_by_reference.add(len.into()),
+        };
+        let (body, piece) = (Body::Reserved(buf), exposed.segment.encode());
+        let sent = self.send_continuation(key, transfer, SEGMENTS, body, len, &piece);
+        // The connection is open, and there was a credit.
+        debug_assert!(sent.is_ok(), "{sent:?}");
+        sent.unwrap_or(Sent::NotNow)
     }
 
     /// Returns the number of fragments of a message that may be sent in this turn.
     fn fragments_of_piece(&mut self, key: LinkKey) -> usize {
-        let frame_len = self.transport.longest_frame(self.links[key.index()].id);
+        let frame_len = self.transport.longest_frame(self.links[key].id);
         let fragment_len = frame_len.saturating_sub(HEADER_LEN).max(1);
         let most = self.transport.limits().piece_len / fragment_len;
         let most = most.clamp(1, FRAGMENTS_PER_PIECE);
@@ -319,14 +300,14 @@ impl<T: Transport> State<T> {
         transfer: TransferKey,
         most: usize,
     ) -> Sent {
-        let id = self.links[key.index()].id;
+        let id = self.links[key].id;
         // The connection has ended, and the next event reports it.
         let Some(fragment_len) = self.transport.longest_frame(id).checked_sub(HEADER_LEN) else {
             return Sent::NoMore;
         };
         let mut sent = Sent::NotNow;
         for _ in 0..most {
-            let outgoing = &self.transfers.outgoing[transfer.index()];
+            let outgoing = &self.transfers.outgoing[transfer];
             let mut len = outgoing.message.len().min(fragment_len);
             if !outgoing.is_accepted {
                 len = len.min((FREE_FRAGMENTS - outgoing.announced) as usize);
@@ -334,56 +315,59 @@ impl<T: Transport> State<T> {
             if len == 0 {
                 return Sent::NoMore;
             }
-            let Ok(mut buf) = self.transport.reserve(id, HEADER_LEN + len) else {
-                return sent;
-            };
-            let mut message = mem::take(&mut self.transfers.outgoing[transfer.index()].message);
-            let out = &mut buf.as_mut()[HEADER_LEN..];
-            self.transfers.copy_out(&mut message, out);
-            self.transfers.outgoing[transfer.index()].message = message;
-            sent = self.send_continuation(key, transfer, FRAGMENT, buf, len as u32, len as u64);
-            if sent == Sent::NoMore {
-                break;
+            let body = Body::Slot(HEADER_LEN + len);
+            match self.send_continuation(key, transfer, FRAGMENT, body, len as u32, &[]) {
+                Ok(Sent::NoMore) => return Sent::NoMore,
+                Ok(more) => sent = more,
+                Err(_) => return sent,
             }
         }
         sent
     }
 
-    /// Sends a continuation with the next `len` bytes of a message, for which there is a credit.
-    pub(super) fn send_continuation(
+    /// Sends a continuation with the next `len` bytes of a message: in `piece`, or copied into the
+    /// frame.
+    fn send_continuation(
         &mut self,
         key: LinkKey,
         transfer: TransferKey,
         selector: u16,
-        mut buf: T::SendBuf,
+        body: Body<'_, T::SendBuf>,
         len: u32,
-        copied: u64,
-    ) -> Sent {
-        let link = &mut self.links[key.index()];
-        let outgoing: &mut Outgoing = &mut self.transfers.outgoing[transfer.index()];
-        let taken = link.connection.take_message();
-        debug_assert!(taken, "a piece was made without a credit");
-        let call = CallId(outgoing.id.0);
-        let header = link
-            .connection
-            .next_header(FrameKind::Continuation, call, selector);
-        header.encode(buf.as_mut());
-        // If the connection has ended, the next event reports it.
-        let _ = self.transport.send(link.id, buf);
-        self.unflushed = true;
-        outgoing.announced += len;
+        piece: &[u8],
+    ) -> Result<Sent, Missing> {
+        let link = &mut self.links[key];
+        let permit = self
+            .outbox
+            .permit(Class::Piece, link, &mut self.transport)?;
+        let transfers = &mut self.transfers;
+        let has_ended = permit.send(body, |link, frame| {
+            let outgoing = &transfers.outgoing[transfer];
+            let (kind, call) = (FrameKind::Continuation, CallId(outgoing.id.0));
+            link.connection
+                .next_header(kind, call, selector)
+                .encode(frame);
+            let out = &mut frame[HEADER_LEN..];
+            match selector {
+                FRAGMENT => transfers.copy_next(transfer, out),
+                _ => out.copy_from_slice(piece),
+            }
+            let outgoing = &mut transfers.outgoing[transfer];
+            outgoing.announced += len;
+            outgoing.has_ended = selector == ABANDONED || outgoing.message.is_empty();
+            if outgoing.has_ended {
+                link.connection.end_sending();
+            }
+            Some(outgoing.has_ended)
+        })?;
         let counters = &self.counters.transfers;
         counters.bytes_sent.add(len.into());
-        counters.bytes_copied.add(copied);
-        counters.bytes_by_reference.add(u64::from(len) - copied);
-        let has_ended = selector == ABANDONED || outgoing.message.is_empty();
-        if has_ended {
-            outgoing.has_ended = true;
-            link.connection.end_sending();
+        if selector == FRAGMENT {
+            counters.bytes_copied.add(len.into());
         }
         match has_ended {
-            true => Sent::NoMore,
-            false => Sent::More,
+            true => Ok(Sent::NoMore),
+            false => Ok(Sent::More),
         }
     }
 
@@ -392,7 +376,7 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
     ) {
-        let of_link = &mut self.links[link.index()].transfers;
+        let of_link = &mut self.links[link].transfers;
         for (key, len) in exposed {
             of_link.exposed -= u64::from(len);
             of_link.exposed_pieces -= 1;
@@ -409,7 +393,7 @@ impl<T: Transport> State<T> {
         if is_accepted {
             return is_first || exposed < memory / EXPOSED_PART && pieces < EXPOSED_PIECES;
         }
-        let of_link = &self.links[link.index()].transfers;
+        let of_link = &self.links[link].transfers;
         let (on_link, pieces_on_link) = (of_link.exposed, of_link.exposed_pieces);
         exposed < memory / UNACCEPTED_PART
             && pieces < UNACCEPTED_PIECES
@@ -432,7 +416,7 @@ impl<T: Transport> State<T> {
         // A transport takes bytes of the first part, or copies a piece, which may be of many parts.
         let piece_len = self.transport.limits().piece_len;
         self.transfers.spend(message.fronts(piece_len).cloned());
-        let entry = &mut self.links[link.index()];
+        let entry = &mut self.links[link];
         let exposed = self.transport.expose(entry.id, message, is_accepted)?;
         entry.transfers.exposed += u64::from(exposed.segment.len);
         entry.transfers.exposed_pieces += 1;
@@ -446,31 +430,8 @@ impl<T: Transport> State<T> {
         if self.credits_for_pieces(key) == 0 {
             return Sent::NotNow;
         }
-        let id = self.links[key.index()].id;
-        match self.transport.reserve(id, HEADER_LEN) {
-            Ok(buf) => self.send_continuation(key, transfer, ABANDONED, buf, 0, 0),
-            Err(_) => Sent::NotNow,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_wait_for_the_application_but_not_for_ever() {
-        let mut transfers = Transfers::<()>::default();
-        assert!(!transfers.yields(false));
-        for _ in 0..MOST_TURNS_YIELDED {
-            assert!(transfers.yields(true));
-            assert!(!transfers.yields(false), "the application is not woken");
-        }
-        // Until a piece has been sent, for which there may be no credit in this turn.
-        for _ in 0..3 {
-            assert!(!transfers.yields(true), "they have waited long enough");
-        }
-        transfers.turns_yielded = 0;
-        assert!(transfers.yields(true));
+        let body = Body::Slot(HEADER_LEN);
+        let sent = self.send_continuation(key, transfer, ABANDONED, body, 0, &[]);
+        sent.unwrap_or(Sent::NotNow)
     }
 }

@@ -54,13 +54,13 @@ impl<T: Transport> State<T> {
     ) -> Result<(), ProtocolError> {
         let Some(key) = self.transfers.outgoing_of(link, id) else {
             // The last frame of the message and this entry have crossed.
-            let ended = &self.links[link.index()].transfers.ended;
+            let ended = &self.links[link].transfers.ended;
             return match request {
                 ControlRequest::Accepted | ControlRequest::Stopped if ended.contains(&id) => Ok(()),
                 _ => Err(ProtocolError::UnknownTransfer { transfer: id }),
             };
         };
-        let outgoing = &mut self.transfers.outgoing[key.index()];
+        let outgoing = &mut self.transfers.outgoing[key];
         let twice = ProtocolError::ReleasedTwice { transfer: id };
         match request {
             ControlRequest::Fetched(segments) => {
@@ -87,7 +87,7 @@ impl<T: Transport> State<T> {
                 self.abandon_transfer(key);
             }
         }
-        let outgoing = &self.transfers.outgoing[key.index()];
+        let outgoing = &self.transfers.outgoing[key];
         if !outgoing.has_ended {
             self.queue_piece(key);
         }
@@ -98,11 +98,11 @@ impl<T: Transport> State<T> {
     /// Gives up a message that is no longer wanted. If some of it was not announced, a frame tells
     /// the receiver.
     pub(in super::super) fn abandon_transfer(&mut self, key: TransferKey) {
-        let outgoing = &mut self.transfers.outgoing[key.index()];
+        let outgoing = &mut self.transfers.outgoing[key];
         outgoing.is_abandoned = true;
         let message = std::mem::take(&mut outgoing.message);
         self.transfers.discard(message);
-        if !self.transfers.outgoing[key.index()].has_ended {
+        if !self.transfers.outgoing[key].has_ended {
             self.queue_piece(key);
         }
     }
@@ -110,17 +110,12 @@ impl<T: Transport> State<T> {
     /// Gives up the request of a call that has ended here, if it is long.
     #[cold]
     pub(in super::super) fn abandon_request(&mut self, link: LinkKey, call: CallId) {
-        let Some(entry) = self.links.get(link.index()) else {
+        let Some(entry) = self.links.get(link) else {
             return;
         };
-        let outgoing = &self.transfers.outgoing;
-        let mut keys = entry.transfers.outgoing.iter();
-        let is_of_call = |key: &&TransferKey| {
-            outgoing
-                .get(key.index())
-                .is_some_and(|outgoing| outgoing.owner == TransferOwner::Request(call))
-        };
-        if let Some(&key) = keys.find(is_of_call) {
+        let owner = TransferOwner::Request(call);
+        let mut keys = entry.transfers.outgoing.iter().copied();
+        if let Some(key) = keys.find(|key| self.transfers.outgoing[*key].owner == owner) {
             self.abandon_transfer(key);
         }
     }
@@ -129,7 +124,7 @@ impl<T: Transport> State<T> {
     pub(super) fn watch_receiver(&mut self, key: TransferKey) {
         if self.transfers.is_sending(key) {
             let awaited = self.awaited(key);
-            self.transfers.outgoing[key.index()].looks = Looks::begin(awaited);
+            self.transfers.outgoing[key].looks = Looks::begin(awaited);
             self.start_look_at_receiver(key);
         }
     }
@@ -137,7 +132,7 @@ impl<T: Transport> State<T> {
     fn start_look_at_receiver(&mut self, key: TransferKey) {
         let end = self.clock.now() + LOOK;
         let timer = self.timers.insert(end, TimerTarget::Release(key));
-        self.transfers.outgoing[key.index()].timer = Some(timer);
+        self.transfers.outgoing[key].timer = Some(timer);
     }
 
     /// Returns true if the receiver has no reason to let a message wait for long. A server that has no
@@ -146,7 +141,7 @@ impl<T: Transport> State<T> {
     fn is_over(&self, outgoing: &Outgoing) -> bool {
         let is_over = match outgoing.owner {
             TransferOwner::Request(call) => {
-                let calls = &self.links[outgoing.link.index()].calls;
+                let calls = &self.links[outgoing.link].calls;
                 !calls.is_in_flight(call)
             }
             TransferOwner::Response => true,
@@ -157,8 +152,8 @@ impl<T: Transport> State<T> {
 
     /// Returns what the receiver of a message has to do.
     fn awaited(&self, key: TransferKey) -> Awaited {
-        let outgoing = &self.transfers.outgoing[key.index()];
-        let link = &self.links[outgoing.link.index()];
+        let outgoing = &self.transfers.outgoing[key];
+        let link = &self.links[outgoing.link];
         let is_over = self.is_over(outgoing);
         // A receiver that has memory goes on. A server may not go on with a request, because
         // requests that wait for their turns occupy all receives that it has promised. Of an
@@ -185,7 +180,7 @@ impl<T: Transport> State<T> {
     /// what it does not take is then free again.
     pub(in super::super) fn check_receiver(&mut self, key: TransferKey) {
         let awaited = self.awaited(key);
-        let outgoing = &mut self.transfers.outgoing[key.index()];
+        let outgoing = &mut self.transfers.outgoing[key];
         outgoing.timer = None;
         let is_peers_turn = awaited != Awaited::Nothing;
         if !outgoing.looks.is_too_late(awaited, is_peers_turn) {
@@ -204,17 +199,18 @@ impl<T: Transport> State<T> {
 
     /// Removes a message of which nothing follows and nothing is exposed.
     pub(super) fn end_if_done(&mut self, key: TransferKey) {
-        let Some(outgoing) = self.transfers.outgoing.get(key.index()) else {
+        let Some(outgoing) = self.transfers.outgoing.get(key) else {
             return;
         };
-        if !outgoing.has_ended || !outgoing.exposed.is_empty() || outgoing.is_queued {
+        let is_queued = self.transfers.to_send.contains(key);
+        if !outgoing.has_ended || !outgoing.exposed.is_empty() || is_queued {
             return;
         }
-        let outgoing = self.transfers.outgoing.remove(key.index());
+        let outgoing = self.transfers.outgoing.remove(key);
         if let Some(timer) = outgoing.timer {
             self.timers.cancel(timer);
         }
-        let link = &mut self.links[outgoing.link.index()].transfers;
+        let link = &mut self.links[outgoing.link].transfers;
         link.outgoing.retain(|other| *other != key);
         if outgoing.form == FRAGMENT || outgoing.is_abandoned {
             if link.ended.len() == ENDED {
@@ -261,7 +257,7 @@ impl<M> Transfers<M> {
     /// As [`exposed`](Self::exposed), of one connection.
     pub(in super::super) fn exposed_on(&self, link: &LinkTransfers) -> (u64, u64) {
         let of_link = link.outgoing.iter();
-        sum(of_link.filter_map(|key| self.outgoing.get(key.index())))
+        sum(of_link.map(|key| &self.outgoing[*key]))
     }
 }
 

@@ -20,7 +20,7 @@ impl<T: Transport> State<T> {
         self.cancel_incoming_timer(key);
         self.counters.transfers.stopped.add(1);
         self.take_purpose(key);
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         incoming.segments.clear();
         match std::mem::replace(&mut incoming.place, Place::Nowhere) {
             Place::Waiting(_) => {
@@ -44,7 +44,7 @@ impl<T: Transport> State<T> {
     /// for its sender.
     pub(super) fn nothing_is_read(&mut self, key: IncomingKey) {
         self.discharge(key);
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         incoming.place = Place::Nowhere;
         // If it is neither kept nor unfinished, the sender needs no entry.
         let is_kept = incoming.form == SEGMENTS && incoming.announced > 0;
@@ -61,7 +61,7 @@ impl<T: Transport> State<T> {
         key: IncomingKey,
         body: &[u8],
     ) -> Result<Option<Completed>, ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let (transfer, len) = (incoming.id, incoming.len);
         let purpose = incoming.purpose;
         // A server never gives up a response that its client wants.
@@ -72,7 +72,7 @@ impl<T: Transport> State<T> {
         }
         let (link, call) = (incoming.link, incoming.header.call);
         incoming.is_announced = true;
-        self.links[link.index()].connection.end_receiving();
+        self.links[link].connection.end_receiving();
         match purpose {
             Purpose::Nobody => self.forget_if_done(key),
             _ => self.stop_incoming(key),
@@ -92,10 +92,10 @@ impl<T: Transport> State<T> {
 
     /// Takes the purpose of a message, which is then nobody's.
     pub(super) fn take_purpose(&mut self, key: IncomingKey) -> Purpose {
-        let incoming = &mut self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key];
         let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
         let call = incoming.header.call.0;
-        let by_call = &mut self.links[incoming.link.index()].transfers.by_call;
+        let by_call = &mut self.links[incoming.link].transfers.by_call;
         // A message of a stream is not there, but another message may have the number of its call.
         if by_call.get(&call) == Some(&key) {
             by_call.remove(&call);
@@ -105,8 +105,8 @@ impl<T: Transport> State<T> {
 
     /// Takes a request that its client has cancelled, if it is long and not complete.
     fn take_long_request(&mut self, link: LinkKey, call: CallId) -> Option<ServedCall> {
-        let key = self.links[link.index()].transfers.incoming_of(call)?;
-        let Purpose::Request(served) = self.transfers.incoming[key.index()].purpose else {
+        let key = self.links[link].transfers.incoming_of(call)?;
+        let Purpose::Request(served) = self.transfers.incoming[key].purpose else {
             return None;
         };
         self.stop_incoming(key);
@@ -116,9 +116,9 @@ impl<T: Transport> State<T> {
     /// Stops the long response to a call that has ended here.
     #[cold]
     pub(in super::super) fn stop_response(&mut self, link: LinkKey, call: CallId) {
-        let entry = self.links.get(link.index());
+        let entry = self.links.get(link);
         if let Some(key) = entry.and_then(|entry| entry.transfers.incoming_of(call))
-            && let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose
+            && let Purpose::Response(_) = self.transfers.incoming[key].purpose
         {
             self.stop_incoming(key);
         }
@@ -147,7 +147,7 @@ impl<T: Transport> Driver<T> {
     #[cold]
     pub(in super::super) fn expire_incoming(&self, key: IncomingKey) {
         let mut state = self.state.borrow_mut();
-        let Some(incoming) = state.transfers.incoming.get_mut(key.index()) else {
+        let Some(incoming) = state.transfers.incoming.get_mut(key) else {
             return;
         };
         incoming.timer = None;
@@ -182,7 +182,7 @@ impl<T: Transport> Driver<T> {
     pub(super) fn refuse_waiting(&self, key: IncomingKey, reason: NoMemory) {
         let mut state = self.state.borrow_mut();
         // An earlier one that was refused may have ended it.
-        let Some(incoming) = state.transfers.incoming.get(key.index()) else {
+        let Some(incoming) = state.transfers.incoming.get(key) else {
             return;
         };
         let (link, call) = (incoming.link, incoming.header.call);

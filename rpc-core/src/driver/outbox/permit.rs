@@ -1,0 +1,217 @@
+//! [`Permit`]: what a frame has taken before it leaves, given back unless it leaves.
+
+use std::mem;
+
+use super::Outbox;
+use crate::driver::link::Link;
+use crate::transport::{ReserveError, Transport};
+
+/// The frames that need the same, in the order in which they leave when several wait.
+///
+/// | class | what a frame takes |
+/// | --- | --- |
+/// | `Response` | nothing: its client has promised a receive for it, or a credit was taken before |
+/// | `Control` | nothing: at most one is unacknowledged |
+/// | `Request` | a credit, and room for one more call in flight |
+/// | `Opening` | a credit that is none of a call's, and room for one more stream |
+/// | `Message` | a credit that is none of a call's |
+/// | `Piece` | the same, of those that [`credits_for_pieces`] leaves to pieces |
+///
+/// [`credits_for_pieces`]: super::super::State::credits_for_pieces
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Class {
+    Response,
+    Control,
+    Request,
+    Opening,
+    Message,
+    Piece,
+}
+
+/// What a frame lacks to leave now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Missing {
+    /// A turn: others came first.
+    Turn,
+    /// A credit, room in flight, or room among the streams.
+    Credit,
+    /// A receive for the response.
+    Receive,
+    /// A send slot, or an entry of the send queue.
+    Slot,
+    /// A number for the call: responses that leaked futures never took occupy all of them.
+    CallId,
+    /// A connection: it has ended, which the next event reports.
+    Connection,
+    /// Length: the longest frame of the connection has so many bytes.
+    Length { limit: usize },
+}
+
+impl From<ReserveError> for Missing {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::NoSlot => Self::Slot,
+            ReserveError::Closed => Self::Connection,
+            ReserveError::TooLong { limit, .. } => Self::Length { limit },
+        }
+    }
+}
+
+/// The bytes of a frame behind its header.
+pub(in super::super) enum Body<'a, S> {
+    /// A frame in private memory that may be sent inline.
+    Inline(&'a mut [u8]),
+    /// A slot for a frame of this length.
+    Slot(usize),
+    /// A slot that was reserved before.
+    Reserved(S),
+}
+
+/// What a frame has taken. Dropping it gives everything back.
+pub(in super::super) struct Permit<'a, T: Transport> {
+    class: Class,
+    pub(in super::super) link: &'a mut Link<T::RecvBuf>,
+    pub(in super::super) transport: &'a mut T,
+    outbox: &'a mut Outbox,
+}
+
+impl Class {
+    /// Takes what a frame of this class needs. Returns false, and takes nothing, if it is not there.
+    #[inline(always)]
+    fn take<B>(self, link: &mut Link<B>) -> bool {
+        match self {
+            Self::Response | Self::Control => true,
+            Self::Request => link.connection.take_request(),
+            Self::Opening => link.connection.take_stream(),
+            Self::Message | Self::Piece => {
+                let has_credit = link.connection.take_message();
+                link.transfers.credits_seen += u64::from(has_credit);
+                has_credit
+            }
+        }
+    }
+
+    fn give_back<B>(self, link: &mut Link<B>) {
+        match self {
+            Self::Response | Self::Control => {}
+            Self::Request => link.connection.return_request_credit(),
+            Self::Opening => link.connection.return_stream(),
+            Self::Message | Self::Piece => link.connection.return_message_credit(),
+        }
+    }
+}
+
+impl Outbox {
+    /// Takes what a frame of a class needs to leave on a link.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Missing::Credit`] or [`Missing::Connection`]. Nothing was taken.
+    #[inline(always)]
+    pub(in super::super) fn permit<'a, T: Transport>(
+        &'a mut self,
+        class: Class,
+        link: &'a mut Link<T::RecvBuf>,
+        transport: &'a mut T,
+    ) -> Result<Permit<'a, T>, Missing> {
+        if link.ended.is_some() {
+            return Err(Missing::Connection);
+        }
+        match class.take(link) {
+            true => Ok(self.resume(class, link, transport)),
+            false => Err(Missing::Credit),
+        }
+    }
+
+    /// Returns a permit that was [held](Permit::hold).
+    #[inline(always)]
+    pub(in super::super) fn resume<'a, T: Transport>(
+        &'a mut self,
+        class: Class,
+        link: &'a mut Link<T::RecvBuf>,
+        transport: &'a mut T,
+    ) -> Permit<'a, T> {
+        Permit {
+            class,
+            link,
+            transport,
+            outbox: self,
+        }
+    }
+}
+
+impl<T: Transport> Permit<'_, T> {
+    /// Keeps what was taken, until [`Outbox::resume`].
+    #[inline(always)]
+    pub(in super::super) fn hold(self) {
+        mem::forget(self);
+    }
+
+    /// Reserves a slot for a frame that is written before [`send`](Self::send), and
+    /// [holds](Self::hold) the permit.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is missing. Everything was given back.
+    pub(in super::super) fn reserve(self, len: usize) -> Result<T::SendBuf, Missing> {
+        let buf = self.transport.reserve(self.link.id, len)?;
+        self.hold();
+        Ok(buf)
+    }
+
+    /// Sends a frame. `write` writes what is missing of it, such as the header whose credits must not
+    /// be lost: once it has returned, the frame counts as sent. If it returns `None`, which an inline
+    /// frame and a slot may, nothing is sent.
+    ///
+    /// If the connection has ended and a slot was reserved before, the frame is lost, and the next
+    /// event reports the end.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is missing. Everything was given back, and `write` was not called, unless it has
+    /// returned `None` ([`Missing::CallId`]).
+    #[inline(always)]
+    pub(in super::super) fn send<R>(
+        self,
+        body: Body<'_, T::SendBuf>,
+        write: impl FnOnce(&mut Link<T::RecvBuf>, &mut [u8]) -> Option<R>,
+    ) -> Result<R, Missing> {
+        let mut permit = self;
+        let Self {
+            link, transport, ..
+        } = &mut permit;
+        let id = link.id;
+        let sent = match body {
+            Body::Inline(frame) => {
+                transport.send_inline(id, frame, |frame| write(&mut **link, frame))?
+            }
+            Body::Slot(_) | Body::Reserved(_) => {
+                let mut buf = match body {
+                    Body::Reserved(buf) => buf,
+                    Body::Slot(len) => transport.reserve(id, len)?,
+                    Body::Inline(_) => unreachable!("handled above"),
+                };
+                let written = write(&mut **link, buf.as_mut());
+                match &written {
+                    // The event of the connection's end ends what the frame belongs to.
+                    Some(_) => {
+                        let _ = transport.send(id, buf);
+                    }
+                    None => transport.cancel(buf),
+                }
+                written
+            }
+        };
+        let sent = sent.ok_or(Missing::CallId)?;
+        permit.outbox.unflushed = true;
+        mem::forget(permit);
+        Ok(sent)
+    }
+}
+
+impl<T: Transport> Drop for Permit<'_, T> {
+    #[cold]
+    fn drop(&mut self) {
+        self.class.give_back(self.link);
+    }
+}
