@@ -78,7 +78,7 @@ impl CallOrigin for CallingFuture<'_> {
         stall: &Counter,
         wake: &mut WakeTarget,
     ) -> BeginOutcome<WaiterKey> {
-        BeginOutcome::Waiting(state.wait(link, self, deadline, stall, wake))
+        BeginOutcome::Waiting(state.links.wait(link, self, deadline, stall, wake))
     }
 
     fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget {

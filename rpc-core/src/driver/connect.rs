@@ -13,7 +13,7 @@ impl<T: Transport> Driver<T> {
     /// Encodes this side's session parameters for a handshake.
     pub(crate) fn client_session(&self) -> Vec<u8> {
         let state = self.state.borrow();
-        let limits = state.transport.limits();
+        let limits = state.links.transport.limits();
         let stream_window = limits.stream_window();
         let max_in_flight = clamp_in_flight(limits.max_in_flight);
         ClientSession::new(max_in_flight, stream_window, stated_message_len(limits)).encode_to_vec()
@@ -27,13 +27,13 @@ impl<T: Transport> Driver<T> {
     ) -> Result<ConnectedLink, ConnectError> {
         let state = &mut *self.state.borrow_mut();
         // The receives for the server's frames without a credit.
-        if !state.promise_receives(UNCREDITED_RECEIVES) {
+        if !state.links.promise_receives(UNCREDITED_RECEIVES) {
             return Err(no_receive_left(address));
         }
-        let connected = match connect(&mut state.transport) {
+        let connected = match connect(&mut state.links.transport) {
             Ok(connected) => connected,
             Err(error) => {
-                state.budget.release(UNCREDITED_RECEIVES);
+                state.links.budget.release(UNCREDITED_RECEIVES);
                 return Err(error);
             }
         };
@@ -42,20 +42,22 @@ impl<T: Transport> Driver<T> {
             Err(reason) => {
                 // The close event will find no link for this connection, so the promise is released
                 // here.
-                state.budget.release(UNCREDITED_RECEIVES);
-                state.transport.close(connected.connection);
+                state.links.budget.release(UNCREDITED_RECEIVES);
+                state.links.transport.close(connected.connection);
                 return Err(ConnectError::NotVerbline {
                     address: address.to_owned(),
                     reason,
                 });
             }
         };
-        let max_in_flight = clamp_in_flight(state.transport.limits().max_in_flight);
+        let max_in_flight = clamp_in_flight(state.links.transport.limits().max_in_flight);
         let mut agreed = session.agreed();
         agreed.max_in_flight = agreed.max_in_flight.min(max_in_flight);
         let connection = Connection::client(&agreed);
-        let link = state.add_client(connected.connection, connection, &session);
-        let lengths = state.send_limits(link);
+        let link = state
+            .links
+            .add_client(connected.connection, connection, &session);
+        let lengths = state.links.send_limits(link);
         Ok(ConnectedLink {
             link,
             session,

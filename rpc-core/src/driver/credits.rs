@@ -1,12 +1,11 @@
 //! Credits of the driver: promises receives to peers, and sends the credits that no response
 //! carries.
 
+use super::Driver;
 use super::link::LinkKey;
-use super::outbox::{Body, Class, Missing};
+use super::links::Links;
 use super::response::{Response, ResponseFrame};
-use super::{Driver, State};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
-use crate::protocol::frame::{CallId, ENTRY_LEN, FrameKind, HEADER_LEN};
 use crate::transport::Transport;
 
 /// Receives that are kept posted beyond those that are promised, so that most calls change nothing.
@@ -17,22 +16,26 @@ const POSTED_AHEAD: u32 = 64;
 /// a server keeps what a window has promised to it until it has been idle for a while.
 const KEPT_FOR_CLIENT_LINK: u32 = 2;
 
+/// Receives that a client promises to a server with its first stream. The window grows as it is
+/// used up.
+const FIRST_WINDOW: u32 = 16;
+
 impl<T: Transport> Driver<T> {
     /// Keeps half of the receives for links with few unary calls, so that each link always gets its
     /// share of them, whatever the others have in flight.
     pub(crate) fn share_receives(&self) {
         let state = &mut *self.state.borrow_mut();
-        state.kept_receives = state.budget.capacity() / 2;
-        let links = state.transport.limits().max_connections.max(1);
+        state.links.kept_receives = state.links.budget.capacity() / 2;
+        let links = state.links.transport.limits().max_connections.max(1);
         // Of the kept receives, a link may also take those for frames without a credit, and one for
         // the first window of its streams. The windows grow by other receives.
         let others = UNCREDITED_RECEIVES + 1;
-        let share = state.kept_receives / links;
-        state.link_share = share.saturating_sub(others).max(1);
+        let share = state.links.kept_receives / links;
+        state.links.link_share = share.saturating_sub(others).max(1);
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Links<T> {
     /// Returns the receives by which windows may grow: those not set aside for future connections, and
     /// not kept for links that use few or for the calls of this side.
     pub(crate) fn free_for_growth(&self) -> u32 {
@@ -51,7 +54,7 @@ impl<T: Transport> State<T> {
 
     /// Records that the credit of a request is owed and that no response carries it now.
     pub(crate) fn owe(&mut self, key: LinkKey) {
-        self.owing.insert(key);
+        self.outbox.control.insert(key);
     }
 
     /// Releases the slot of a frame whose promise was given back before.
@@ -137,7 +140,7 @@ impl<T: Transport> State<T> {
     #[cold]
     pub(super) fn copy_responses_out(&mut self) {
         let mut slots = Vec::new();
-        for link in self.links.values_mut() {
+        for link in self.table.values_mut() {
             link.calls.copy_responses_out(|buf| slots.push(buf));
         }
         for buf in slots {
@@ -147,80 +150,90 @@ impl<T: Transport> State<T> {
 
     /// Returns true if requests or messages of streams of a connection wait for credits.
     pub(super) fn others_wait_for_credits(&self, link: LinkKey) -> bool {
-        !self.links[link].waiters.has_no_waiters() || self.streams.await_credits(link)
+        !self.table[link].waiters.has_no_waiters() || self.outbox.streams.len_of(link) > 0
     }
 
-    /// Returns the number of entries that wait for a control frame.
-    pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
-        let entries = self.links[link].streams.entries_owed();
-        entries + self.streams.grants_of(link) + self.transfers.entries_owed(link)
+    /// Makes sure that the server holds receives for messages and responses of streams.
+    pub(super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
+        if self.table[link].connection.window_len() > 0 {
+            return true;
+        }
+        let receives = FIRST_WINDOW.min(self.free_for_growth().max(1));
+        let fits = self.promise(receives);
+        if fits {
+            self.table[link].connection.open_window(receives);
+        }
+        fits
     }
 
-    /// Sends the credits and acknowledgements that no other frame has carried.
-    pub(crate) fn send_owed_credits(&mut self) {
-        // Each is tried once: a link whose peer receives nothing must not hold up the others.
-        for _ in 0..self.owing.len() {
-            let Some(key) = self.owing.pop() else { break };
-            if self.send_owed_by(key) {
-                self.owing.insert(key);
+    /// Promises receives to a server that has messages or their rest to send and holds none. If none
+    /// are free, a later turn tries again.
+    #[cold]
+    pub(super) fn open_window(&mut self, link: LinkKey) {
+        if self.has_window_for_streams(link) {
+            self.owe(link);
+        } else {
+            self.awaiting_receives.insert(link);
+        }
+    }
+
+    pub(super) fn open_windows(&mut self) {
+        for _ in 0..self.awaiting_receives.len() {
+            let Some(key) = self.awaiting_receives.pop() else {
+                break;
+            };
+            let link = &self.table[key];
+            if link.ended.is_none() && link.connection.wants_window() {
+                self.open_window(key);
             }
         }
     }
 
-    /// Sends a control frame, or an acknowledgement, if a link needs one. Returns true if it needs
-    /// another one.
-    fn send_owed_by(&mut self, key: LinkKey) -> bool {
-        let link = &mut self.links[key];
-        if link.ended.is_some() {
-            return false;
+    /// Takes back what a request had until its handler's first poll has ended: its credit, which is recorded
+    /// as owed, and perhaps its reference to the peer.
+    #[inline(always)]
+    pub(super) fn take_back(&mut self, link: LinkKey) {
+        if let Some(entry) = self.table.get_mut(link) {
+            if let Some(peer) = &mut entry.peer {
+                peer.take_back();
+            }
+            if entry.owe_credit() {
+                self.grow_window(link);
+            }
         }
-        let may_send = link.connection.may_send_control_frame();
-        if may_send {
-            link.streams.collect_entries(key, &mut self.streams);
-            link.transfers
-                .collect_entries(key, &mut self.transfers, &mut link.streams.entries);
-        }
-        let kind =
-            if link.connection.wants_control_frame() || (may_send && link.streams.has_entries()) {
-                FrameKind::Control
-            } else if link.connection.wants_ack_frame() {
-                // The calls that the control frame woke are sent before the next turn ends.
-                if !std::mem::replace(&mut link.ack_is_due, true) {
-                    return true;
-                }
-                FrameKind::Acknowledgement
-            } else {
-                // If a client has yet to be notified of the shutdown and cannot be now, or grants and
-                // cancels wait for an acknowledgement, keep the link.
-                return link.connection.must_announce_shutdown() || self.entries_owed(key) > 0;
-            };
-        let room = self
-            .transport
-            .longest_frame(link.id)
-            .saturating_sub(HEADER_LEN);
-        let entries = match kind {
-            FrameKind::Control => link.streams.entries_within(room),
-            _ => 0,
+    }
+
+    #[cold]
+    pub(super) fn grow_window(&mut self, link: LinkKey) {
+        let free = self.free_for_growth();
+        let Some(entry) = self.table.get(link) else {
+            return;
         };
-        let permit = self
-            .outbox
-            .permit(Class::Control, link, &mut self.transport);
-        let body = Body::Slot(HEADER_LEN + entries * ENTRY_LEN);
-        let sent = permit.and_then(|permit| {
-            permit.send(body, |link, frame| {
-                let header = link.connection.next_header(kind, CallId(0), 0);
-                header.encode(frame);
-                link.streams
-                    .write_entries(entries, &mut frame[HEADER_LEN..]);
-                Some(())
-            })
-        });
-        self.counters.credits.frames_sent.add(sent.is_ok().into());
-        match sent {
-            // Grants and cancels that this frame does not have go with the next control frame.
-            Ok(()) => self.entries_owed(key) > 0,
-            // If the connection has ended, its credits no longer matter.
-            Err(missing) => missing == Missing::Slot,
+        let growth = entry.connection.wants_growth(free);
+        if growth > 0 && self.promise(growth) {
+            self.table[link].connection.grow(growth);
+        }
+    }
+
+    /// Releases the slot of a frame that took a credit, and records the credit as owed.
+    #[inline(always)]
+    pub(super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
+        self.transport.release(buf);
+        if let Some(entry) = self.table.get_mut(link)
+            && (entry.owe_credit() || entry.connection.wants_control_frame())
+        {
+            self.after_owing(link);
+        }
+    }
+
+    /// Grows the window of a client that uses all of it, and owes a control frame if many credits are owed:
+    /// fewer wait for a frame that carries them.
+    #[cold]
+    fn after_owing(&mut self, link: LinkKey) {
+        self.grow_window(link);
+        let entry = self.table.get(link);
+        if entry.is_some_and(|entry| entry.connection.wants_control_frame()) {
+            self.owe(link);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::call_table::WakeTarget;
 use super::held_permit::HeldPermit;
-use super::{Driver, State, TimerTarget};
+use super::{Driver, TimerTarget};
 use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
@@ -15,11 +15,11 @@ const TURNS_PER_CLOCK: u32 = 64;
 
 impl<T: Transport> Driver<T> {
     pub(crate) fn wake_collected(&self) {
-        let mut wakers = std::mem::take(&mut self.state.borrow_mut().wakers);
+        let mut wakers = std::mem::take(&mut self.state.borrow_mut().links.wakers);
         wake_all(wakers.drain(..));
         let mut state = self.state.borrow_mut();
-        if state.wakers.is_empty() {
-            state.wakers = wakers;
+        if state.links.wakers.is_empty() {
+            state.links.wakers = wakers;
         }
     }
 
@@ -33,16 +33,16 @@ impl<T: Transport> Driver<T> {
         let turns = self.turns.get().wrapping_add(1);
         self.turns.set(turns);
         let mut state = self.state.borrow_mut();
-        state.wake_waiters();
-        if state.transfers.waiting() != 0 {
+        state.links.wake_waiters();
+        if state.transfers.waiting() | state.links.waiting() != 0 {
             drop(state);
             self.advance_transfers();
             state = self.state.borrow_mut();
         }
-        state.send_owed_credits();
-        let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && state.awaits_time();
-        state.flush();
-        let any_woken = !state.wakers.is_empty();
+        state.send_control_frames();
+        let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && state.links.awaits_time();
+        state.links.flush();
+        let any_woken = !state.links.wakers.is_empty();
         drop(state);
         if check_clock {
             self.expire_deadlines();
@@ -50,7 +50,7 @@ impl<T: Transport> Driver<T> {
         if any_woken || check_clock {
             self.wake_collected();
             // Responses of handlers that have expired, and calls of the tasks that were woken.
-            self.state.borrow_mut().flush();
+            self.state.borrow_mut().links.flush();
         }
     }
 
@@ -60,29 +60,30 @@ impl<T: Transport> Driver<T> {
         loop {
             let mut borrowed = self.state.borrow_mut();
             let state = &mut *borrowed;
-            let Some(target) = state.timers.pop_expired(now) else {
+            let Some(target) = state.links.timers.pop_expired(now) else {
                 break;
             };
             match target {
                 TimerTarget::Call(key, call) => {
-                    if let Some(link) = state.links.get_mut(key) {
+                    if let Some(link) = state.links.table.get_mut(key) {
                         let waiting = link.calls.expire(call);
                         collect(
                             waiting,
                             self.block_on_waker.waker(),
-                            &mut state.wakers,
-                            &mut state.settled,
+                            &mut state.links.wakers,
+                            &mut state.links.settled,
                         );
                     }
                 }
                 TimerTarget::Waiter(key, waiter) => {
                     let waker = state
                         .links
+                        .table
                         .get_mut(key)
                         .and_then(|link| link.waiters.expire(waiter));
-                    state.wakers.extend(waker);
+                    state.links.wakers.extend(waker);
                 }
-                TimerTarget::Permit(permit) => state.settled.push(permit),
+                TimerTarget::Permit(permit) => state.links.settled.push(permit),
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);
@@ -101,33 +102,8 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
-        if self.state.borrow().connection_age.is_some() {
+        if self.state.borrow().links.connection_age.is_some() {
             self.on_idle(now);
-        }
-    }
-}
-
-impl<T: Transport> State<T> {
-    /// Returns true if something is to be done at some time, whatever arrives.
-    fn awaits_time(&self) -> bool {
-        !self.timers.is_empty() || self.connection_age.is_some()
-    }
-
-    fn wake_waiters(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some(key) = self.waiting.pop() else { break };
-            let (link, wakers) = (&mut self.links[key], &mut self.wakers);
-            // On a link that has ended or is about to, wake all waiters, so that they fail as never
-            // sent.
-            let room = if link.takes_no_calls() {
-                u32::MAX
-            } else {
-                link.connection.requests_allowed()
-            };
-            link.waiters.wake_next(room, |waker| wakers.push(waker));
-            if !link.waiters.is_empty() {
-                self.waiting.insert(key);
-            }
         }
     }
 }

@@ -124,19 +124,19 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn leave(&self, link: LinkKey, waiter: WaiterKey) {
         self.counters.cancels.never_sent.add(1);
-        let left = self.state.borrow_mut().leave(link, Some(waiter));
+        let left = self.state.borrow_mut().links.leave(link, Some(waiter));
         drop(left);
     }
 
     fn acquire_ref(&self, link: LinkKey) {
-        if let Some(entry) = self.state.borrow_mut().links.get_mut(link) {
+        if let Some(entry) = self.state.borrow_mut().links.table.get_mut(link) {
             entry.handles += 1;
         }
     }
 
     fn release_ref(&self, link: LinkKey) {
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link) else {
+        let Some(entry) = state.links.table.get_mut(link) else {
             return;
         };
         entry.handles -= 1;
@@ -180,7 +180,7 @@ impl<T: Transport> Poller for Driver<T> {
     }
 
     fn limits(&self) -> Limits {
-        self.state.borrow().transport.limits().clone()
+        self.state.borrow().links.transport.limits().clone()
     }
 
     fn poller_counters(&self) -> &Arc<PollerCounters> {

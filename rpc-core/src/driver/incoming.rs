@@ -27,7 +27,7 @@ use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
 use crate::deadline::BelowFloor;
-use crate::peer::Peer;
+use crate::peer::{LendablePeer, Peer};
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
@@ -103,9 +103,9 @@ impl<T: Transport> Driver<T> {
             Served::Encoded(len) => {
                 self.lent_task.set(Some((key, waker)));
                 let state = &mut *self.state.borrow_mut();
-                state.take_back(link);
+                state.links.take_back(link);
                 state.respond_inline(&call, len, frame.frame_mut(len.total()));
-                state.transport.release(buf);
+                state.links.transport.release(buf);
                 self.counters.started(header.selector);
             }
             Served::Undecodable(status) => {
@@ -133,12 +133,10 @@ impl<T: Transport> Driver<T> {
         };
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
-        let peer = self
-            .state
-            .borrow_mut()
-            .links
-            .get_mut(link)
-            .and_then(|link| Some(link.peer.as_mut()?.lend()));
+        let peer = self.state.borrow_mut().links[link]
+            .peer
+            .as_mut()
+            .map(LendablePeer::lend);
         RequestParts {
             deadline,
             is_expired,
@@ -180,8 +178,9 @@ impl<T: Transport> Driver<T> {
         let state = &mut *self.state.borrow_mut();
         self.counters.handlers.awaited.add(1);
         // The response comes later, so another frame has to carry the credit of this request.
-        state.owe(call.link);
-        let timer = deadline.map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
+        state.links.owe(call.link);
+        let timer =
+            deadline.map(|deadline| state.links.timers.insert(deadline, TimerTarget::Task(key)));
         let task = Task {
             call: *call,
             handler_key,
@@ -272,7 +271,7 @@ impl<T: Transport> Driver<T> {
     #[cold]
     fn shed(&self) -> Status {
         let shed = self.counters.handlers.shed.add(1) + 1;
-        if self.state.borrow().going_away {
+        if self.state.borrow().links.going_away {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
         let limit = self.tasks.borrow().max_parked();
@@ -320,7 +319,7 @@ impl<T: Transport> Driver<T> {
             .remove_where(|task| task.call.link == link);
         for task in tasks {
             if let Some(timer) = task.timer {
-                self.state.borrow_mut().timers.cancel(timer);
+                self.state.borrow_mut().links.timers.cancel(timer);
             }
             self.counters.dropped(task.call.served.method);
             self.discard(&task);
@@ -354,7 +353,7 @@ impl<T: Transport> Driver<T> {
         }
         for task in tasks {
             if let Some(timer) = task.timer {
-                self.state.borrow_mut().timers.cancel(timer);
+                self.state.borrow_mut().links.timers.cancel(timer);
             }
             self.discard(&task);
             match task.call.stream {

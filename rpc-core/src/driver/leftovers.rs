@@ -14,7 +14,7 @@ impl<T: Transport> Driver<T> {
                 left.push(format!("{count} {what}"));
             }
         };
-        for (key, link) in state.links.iter() {
+        for (key, link) in state.links.table.iter() {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
             report("requests that wait", link.requests.len());
@@ -35,15 +35,15 @@ impl<T: Transport> Driver<T> {
         let (arriving, held) = state.transfers.received();
         report("bytes of long messages", (arriving + held) as usize);
         report("blocked responses", state.blocked.len());
-        report("timers", state.timers.len());
-        let promised: u32 = state.links.values().map(Link::promised).sum();
+        report("timers", state.links.timers.len());
+        let promised: u32 = state.links.table.values().map(Link::promised).sum();
         report(
             "promised receives too many",
-            state.budget.promised().saturating_sub(promised) as usize,
+            state.links.budget.promised().saturating_sub(promised) as usize,
         );
         report(
             "promised receives too few",
-            promised.saturating_sub(state.budget.promised()) as usize,
+            promised.saturating_sub(state.links.budget.promised()) as usize,
         );
         left
     }

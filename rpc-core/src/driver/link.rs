@@ -6,6 +6,7 @@ use super::age::{Ageing, Lifetime};
 use super::call_table::CallTable;
 use super::link_streams::LinkStreams;
 use super::link_transfers::LinkTransfers;
+use super::outbox::Entries;
 use super::request_queue::RequestQueue;
 use super::table::table_key;
 use super::waiters::Waiters;
@@ -40,6 +41,8 @@ pub(crate) struct Link<B> {
     pub(crate) waiters: Waiters,
     /// Requests that have been received and not begun. Only on the server's side.
     pub(super) requests: RequestQueue<B>,
+    /// What the next control frames say.
+    pub(super) entries: Entries,
     pub(super) streams: LinkStreams,
     pub(super) transfers: LinkTransfers,
     /// The limit of the messages that are sent: the lower one of this side's and the peer's.

@@ -1,9 +1,9 @@
 //! [`LinkStreams`]: the streams of one connection, by number.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use super::table::table_key;
-use crate::protocol::frame::{CallId, ControlEntry};
+use crate::protocol::frame::CallId;
 
 table_key! {
     /// Identifies a stream in [`Streams`](super::streams::Streams).
@@ -19,10 +19,6 @@ pub(crate) struct LinkStreams {
     pub(super) served: HashMap<CallId, StreamKey>,
     /// Server: the latest stream that was looked up. Messages come in groups.
     latest: Option<(CallId, StreamKey)>,
-    /// Client: calls that are to be cancelled.
-    pub(super) cancels: Vec<CallId>,
-    /// Entries of the next control frames, oldest first.
-    pub(super) entries: VecDeque<ControlEntry>,
     /// Client: no channel uses the link any more. It is closed when its last stream has ended.
     pub(super) is_orphaned: bool,
     pub(super) inbound_window: u32,

@@ -1,26 +1,137 @@
 //! Connections of the driver: adds, ends and removes them.
 
+use std::mem;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use super::age::{ConnectionAge, Lifetime};
-use super::call_table::CallTable;
+use super::call_origin::CallingFuture;
+use super::call_table::{CallTable, WakeTarget};
 use super::deferred::collect;
 use super::handle::SendLimits;
+use super::held_permit::HeldPermit;
 use super::link::{Link, LinkKey, LinkState};
 use super::link_streams::LinkStreams;
 use super::link_transfers::LinkTransfers;
+use super::outbox::{Class, Controlled, Entries, Missing, Outbox, Permit};
 use super::request_queue::RequestQueue;
-use super::waiters::Waiters;
-use super::{Driver, State};
+use super::table::Table;
+use super::timers::Timers;
+use super::waiters::{RemovedWaiter, WaiterKey, Waiters};
+use super::waiting::ReadySet;
+use super::{Driver, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::clock::Clock;
 use crate::limits::MessageLimit;
 use crate::peer::{LendablePeer, Peer};
 use crate::protocol::connection::{Connection, ProtocolError};
-use crate::protocol::credit::UNCREDITED_RECEIVES;
-use crate::protocol::frame::{CallId, EVICTED, Flags, FrameHeader, FrameKind, HEADER_LEN};
+use crate::protocol::credit::{ReceiveBudget, UNCREDITED_RECEIVES};
+use crate::protocol::frame::CallId;
+use crate::protocol::inline_frame::INLINE_FRAME_LEN;
 use crate::protocol::session::{ClientSession, ServerSession, longest_message};
+use crate::protocol::shares::Shares;
+use crate::stats::{Counter, PollerCounters};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
+
+/// The connections of one poller, over its transport.
+pub(crate) struct Links<T: Transport> {
+    pub(crate) transport: T,
+    pub(super) outbox: Outbox,
+    /// Shared with the driver.
+    pub(crate) counters: Arc<PollerCounters>,
+    pub(super) clock: Clock,
+    pub(crate) timers: Timers<TimerTarget>,
+    pub(crate) table: Table<LinkKey, Link<T::RecvBuf>>,
+    /// Maps the transport's connection index to the link.
+    routes: Vec<Option<(ConnectionId, LinkKey)>>,
+    /// Length of the longest frame that is sent inline.
+    pub(super) longest_inline: usize,
+    pub(crate) budget: ReceiveBudget,
+    /// Receives that the transport keeps posted, for promises and for those that are set aside.
+    pub(super) posted_for: u32,
+    /// The number of promises up to which those receives suffice.
+    pub(super) promisable: u32,
+    /// The last receives, which are kept for links with fewer unary calls than `link_share`: so that a
+    /// server that does not answer leaves some to the others. 0 unless links are shared out.
+    pub(super) kept_receives: u32,
+    pub(super) link_share: u32,
+    /// Links of which this side is the client.
+    pub(super) client_links: u32,
+    /// Connections that the admission may still accept, and the initial window of each. Growing
+    /// windows leave this part of the budget free.
+    pub(super) expected_connections: u32,
+    pub(super) initial_window: u32,
+    /// Links whose server needs receives for the rest of its messages, and got none because none
+    /// were free.
+    pub(super) awaiting_receives: ReadySet<LinkKey>,
+    /// Time of the latest check by [`Driver::on_idle`].
+    pub(super) idle_checked_at: Option<Instant>,
+    /// True once the server has begun to shut down.
+    pub(super) going_away: bool,
+    /// How old the connections of clients may be.
+    pub(super) connection_age: Option<ConnectionAge>,
+    /// Wakers to call as soon as the state is no longer borrowed.
+    pub(super) wakers: Vec<Waker>,
+    /// Permits of shared channels whose calls have to be polled.
+    pub(crate) settled: Vec<HeldPermit>,
+    /// True if the server of a link has begun to shut down, or if a link has ended, since a poller
+    /// of shared channels last looked.
+    pub(crate) links_changed: bool,
+}
+
+impl<T: Transport> Links<T> {
+    pub(super) fn new(
+        transport: T,
+        counters: Arc<PollerCounters>,
+        clock: Clock,
+        expected_connections: u32,
+    ) -> Self {
+        let limits = transport.limits();
+        Self {
+            budget: ReceiveBudget::new(limits.promisable_receives()),
+            longest_inline: limits.max_inline_len.min(INLINE_FRAME_LEN),
+            initial_window: Shares::from_limits(limits).initial_window,
+            transport,
+            outbox: Outbox::default(),
+            counters,
+            clock,
+            timers: Timers::default(),
+            table: Table::default(),
+            routes: Vec::new(),
+            posted_for: 0,
+            promisable: 0,
+            kept_receives: 0,
+            link_share: 0,
+            client_links: 0,
+            expected_connections,
+            awaiting_receives: ReadySet::default(),
+            idle_checked_at: None,
+            going_away: false,
+            connection_age: None,
+            wakers: Vec::new(),
+            settled: Vec::new(),
+            links_changed: false,
+        }
+    }
+}
+
+impl<T: Transport> Index<LinkKey> for Links<T> {
+    type Output = Link<T::RecvBuf>;
+
+    #[inline]
+    fn index(&self, key: LinkKey) -> &Self::Output {
+        &self.table[key]
+    }
+}
+
+impl<T: Transport> IndexMut<LinkKey> for Links<T> {
+    #[inline]
+    fn index_mut(&mut self, key: LinkKey) -> &mut Self::Output {
+        &mut self.table[key]
+    }
+}
 
 impl<T: Transport> Driver<T> {
     /// Closes a link, because its last channel was dropped. It is removed when its calls have
@@ -28,13 +139,13 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn close_link(&self, key: LinkKey) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        if let Some(link) = state.links.get_mut(key)
+        if let Some(link) = state.links.table.get_mut(key)
             && link.ended.is_none()
         {
             link.ended = Some(CloseReason::Local);
-            state.transport.close(link.id);
+            state.links.transport.close(link.id);
         }
-        let reaped = state.reap(key);
+        let reaped = state.links.reap(key);
         drop(borrowed);
         drop(reaped);
     }
@@ -42,7 +153,7 @@ impl<T: Transport> Driver<T> {
     /// Closes a link whose last channel was dropped, as soon as it has no streams.
     pub(crate) fn close_unused_link(&self, key: LinkKey) {
         let mut state = self.state.borrow_mut();
-        let link = state.links.get_mut(key);
+        let link = state.links.table.get_mut(key);
         if let Some(link) = link.filter(|link| link.streams.open > 0) {
             link.streams.is_orphaned = true;
             return;
@@ -53,7 +164,7 @@ impl<T: Transport> Driver<T> {
 
     /// Returns the state of a link.
     pub(crate) fn link_state(&self, key: LinkKey) -> LinkState {
-        match self.state.borrow().links.get(key) {
+        match self.state.borrow().links.table.get(key) {
             Some(link) if link.ended.is_none() && link.going_away => LinkState::GoingAway,
             Some(link) if link.ended.is_none() => LinkState::Up,
             _ => LinkState::Ended,
@@ -62,19 +173,19 @@ impl<T: Transport> Driver<T> {
 
     /// Returns what may be sent on a link.
     pub(crate) fn send_limits(&self, key: LinkKey) -> SendLimits {
-        self.state.borrow().send_limits(key)
+        self.state.borrow().links.send_limits(key)
     }
 
     /// Returns the reason that a link has ended, or is about to.
     pub(crate) fn close_reason(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
-        state.links.get(key)?.end()
+        state.links.table.get(key)?.end()
     }
 
     /// Returns true if a call of a link has got its response.
     pub(crate) fn has_served(&self, key: LinkKey) -> bool {
         let state = self.state.borrow();
-        let link = state.links.get(key);
+        let link = state.links.table.get(key);
         link.is_some_and(|link| match link.closed {
             true => link.has_served,
             false => link.calls.has_completed(),
@@ -84,65 +195,74 @@ impl<T: Transport> Driver<T> {
     /// Returns the number of a link's calls whose response has not arrived or has not been taken.
     pub(crate) fn calls_in_flight(&self, key: LinkKey) -> usize {
         let state = self.state.borrow();
-        state.links.get(key).map_or(0, |link| link.calls.len())
+        state
+            .links
+            .table
+            .get(key)
+            .map_or(0, |link| link.calls.len())
     }
 
     /// Returns the number of a link's streams that have not ended on both sides.
     pub(crate) fn streams_open(&self, key: LinkKey) -> u32 {
         let state = self.state.borrow();
-        let link = state.links.get(key);
+        let link = state.links.table.get(key);
         link.map_or(0, |link| link.streams.open)
     }
 
     /// Ends the connections of clients that connect from now on at this age.
     pub(crate) fn limit_connection_age(&self, age: ConnectionAge) {
-        self.state.borrow_mut().connection_age = Some(age);
+        self.state.borrow_mut().links.connection_age = Some(age);
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.
     pub(crate) fn go_away(&self) {
         let state = &mut *self.state.borrow_mut();
-        state.going_away = true;
-        let connections = state.links.len();
+        state.links.going_away = true;
+        let connections = state.links.table.len();
         tracing::info!(
             connections,
             "shutting down: notifying clients to start no more calls"
         );
-        for (key, link) in state.links.iter_mut() {
+        for (key, link) in state.links.table.iter_mut() {
             if link.is_server() {
                 link.connection.go_away();
-                state.owing.insert(key);
+                state.links.outbox.control.insert(key);
             }
         }
-        state.send_owed_credits();
-        state.flush();
+        state.send_control_frames();
+        state.links.flush();
     }
 
     /// Returns true if no client can send further requests or still expects a response.
     pub(crate) fn are_clients_finished(&self) -> bool {
         let state = self.state.borrow();
-        let mut links = state.links.values();
+        let mut links = state.links.table.values();
         links.all(|link| !link.is_server() || link.ended.is_some() || link.is_finished())
     }
 
     /// Closes all connections, for a poller that stops.
     pub(crate) fn close_all(&self) {
         let state = &mut *self.state.borrow_mut();
-        for link in state.links.values_mut() {
+        for link in state.links.table.values_mut() {
             if link.ended.is_none() {
                 link.ended = Some(CloseReason::Local);
-                state.transport.close(link.id);
+                state.links.transport.close(link.id);
             }
         }
     }
 
     /// Returns true if no connection is open.
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.borrow().links.values().all(|link| link.closed)
+        self.state
+            .borrow()
+            .links
+            .table
+            .values()
+            .all(|link| link.closed)
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Links<T> {
     #[inline]
     pub(super) fn route(&self, id: ConnectionId) -> Option<LinkKey> {
         let (known, key) = (*self.routes.get(id.index as usize)?)?;
@@ -157,12 +277,13 @@ impl<T: Transport> State<T> {
         longest_message: MessageLimit,
         (quota, peer): (Option<ConnectionQuota>, Option<Arc<Peer>>),
     ) -> LinkKey {
-        let key = self.links.insert(Link {
+        let key = self.table.insert(Link {
             id,
             connection,
             calls: CallTable::default(),
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
+            entries: Entries::default(),
             streams,
             transfers: LinkTransfers::default(),
             longest_message,
@@ -208,7 +329,7 @@ impl<T: Transport> State<T> {
     /// Returns what may be sent on a link.
     pub(super) fn send_limits(&self, key: LinkKey) -> SendLimits {
         // Without a link, the call fails for another reason.
-        let Some(link) = self.links.get(key) else {
+        let Some(link) = self.table.get(key) else {
             return SendLimits {
                 frame: usize::MAX,
                 message: MessageLimit::NONE,
@@ -253,94 +374,21 @@ impl<T: Transport> State<T> {
         self.counters.connections.accepted.add(1);
         if let Some(age) = self.connection_age {
             let lifetime = Lifetime::begin(age, self.clock.now());
-            self.links[key].lifetime = Some(lifetime);
+            self.table[key].lifetime = Some(lifetime);
         }
         if self.going_away {
             // The client was admitted just before the listener was closed.
-            self.links[key].connection.go_away();
+            self.table[key].connection.go_away();
             self.owe(key);
         }
         self.expected_connections = self.expected_connections.saturating_sub(1);
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted a connection");
     }
 
-    /// Handles the flags of a frame that few frames have. The fields of its header are passed one by one:
-    /// a reference to the header would keep all headers in memory.
-    #[cold]
-    pub(super) fn handle_rare_flags(
-        &mut self,
-        key: LinkKey,
-        flags: Flags,
-        kind: FrameKind,
-        selector: u16,
-    ) {
-        let link = &mut self.links[key];
-        // Waiting calls are woken so that they fail, and the credits are returned.
-        if flags.contains(Flags::GOING_AWAY) && !link.going_away {
-            link.going_away = true;
-            link.is_evicted = (kind, selector) == (FrameKind::Control, EVICTED);
-            tracing::debug!(
-                connection = %link.id,
-                reason = link.announced_end().as_ref().map(tracing::field::display),
-                "the server ends the connection"
-            );
-            self.links_changed = true;
-            // Those that have not been opened fail.
-            self.resume_all(key);
-        }
-        let link = &mut self.links[key];
-        // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
-        // the next control frame.
-        if link.connection.wants_control_frame() || self.entries_owed(key) > 0 {
-            self.owe(key);
-        }
-    }
-
-    /// Handles a control frame whose header has been validated. Returns the calls that the client
-    /// has cancelled.
-    #[cold]
-    pub(super) fn handle_control(
-        &mut self,
-        key: LinkKey,
-        header: &FrameHeader,
-        buf: T::RecvBuf,
-    ) -> Vec<CallId> {
-        self.release_freed(key);
-        // The header was parsed, so the frame has one.
-        let received = match header.control_entries(&buf.as_ref()[HEADER_LEN..]) {
-            Ok(entries) => self.receive_control(key, entries),
-            Err(error) => Err(error.into()),
-        };
-        let cancelled = match received {
-            Ok(cancelled) => cancelled,
-            Err(error) => {
-                self.close_for_violation(key, buf, error);
-                return Vec::new();
-            }
-        };
-        self.release_slot(buf);
-        let Link {
-            connection,
-            ack_is_due,
-            ..
-        } = &mut self.links[key];
-        // The server has returned its credits, and a stream has been opened meanwhile.
-        let wants_window = connection.wants_window();
-        // If no other frame of this turn and the next acknowledges the frame, one of its own does.
-        if connection.wants_ack_frame() {
-            *ack_is_due = false;
-            self.owe(key);
-        }
-        if wants_window {
-            self.open_window(key);
-        }
-        cancelled
-    }
-
     /// Releases the receives that the peer's latest control frame has freed.
     #[cold]
     pub(super) fn release_freed(&mut self, key: LinkKey) {
-        let freed = self.links[key].connection.take_freed();
+        let freed = self.table[key].connection.take_freed();
         self.budget.release(freed);
     }
 
@@ -366,7 +414,7 @@ impl<T: Transport> State<T> {
         error: impl std::error::Error + Send + Sync + 'static,
         what: &str,
     ) {
-        let link = &mut self.links[key];
+        let link = &mut self.table[key];
         if link.ended.is_none() {
             log_limited!(warn, for what, connection = %link.id, %error, "{what}");
             link.ended = Some(CloseReason::Failed(Arc::new(error)));
@@ -385,7 +433,7 @@ impl<T: Transport> State<T> {
         let key = self.route(id)?;
         self.routes[id.index as usize] = None;
         self.links_changed = true;
-        let link = &mut self.links[key];
+        let link = &mut self.table[key];
         link.closed = true;
         let reason = match (reason, link.announced_end()) {
             (CloseReason::PeerGone, Some(reason)) => reason,
@@ -407,9 +455,6 @@ impl<T: Transport> State<T> {
         let freed = link.connection.take_freed();
         let promised = link.connection.window_len() + UNCREDITED_RECEIVES;
         self.budget.release(unanswered + promised + freed);
-        if !self.transfers.is_empty() {
-            self.end_transfers(key);
-        }
         Some(key)
     }
 
@@ -417,14 +462,14 @@ impl<T: Transport> State<T> {
     /// drop the returned link while nothing is borrowed, because it contains wakers.
     #[must_use]
     pub(super) fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
-        let link = self.links.get(key)?;
+        let link = self.table.get(key)?;
         if !(link.closed && link.handles == 0) {
             return None;
         }
-        let mut link = self.links.remove(key);
-        self.owing.remove(key);
-        self.waiting.remove(key);
-        self.transfers.awaiting_window.remove(key);
+        let mut link = self.table.remove(key);
+        self.outbox.control.remove(key);
+        self.outbox.calls.remove(key);
+        self.awaiting_receives.remove(key);
         // The remaining entries belong to leaked futures: a call's future holds its channel, so no
         // future can poll them any more.
         for timer in link.waiters.timers() {
@@ -442,5 +487,177 @@ impl<T: Transport> State<T> {
             self.client_links -= 1;
         }
         Some(link)
+    }
+
+    /// Tells the server of a call that its client does not want any more.
+    pub(super) fn cancel_call(&mut self, link: LinkKey, call: CallId) {
+        let entry = &mut self.table[link];
+        if entry.ended.is_none() {
+            self.counters.cancels.in_flight.add(1);
+            let calls = &entry.calls;
+            entry
+                .entries
+                .cancel(call, calls.len(), |call| calls.contains(call));
+            self.owe(link);
+        }
+    }
+
+    /// Queues the call of a future, whose waker is `wake`. `stall` counts the reason.
+    pub(super) fn wait(
+        &mut self,
+        link: LinkKey,
+        CallingFuture { waker, waiter }: CallingFuture<'_>,
+        deadline: Option<Instant>,
+        stall: &Counter,
+        wake: &mut WakeTarget,
+    ) -> WaiterKey {
+        let waker = match mem::take(wake) {
+            WakeTarget::Task(waker) => waker,
+            // The poller's own, which runs no application code.
+            _ => waker.clone(),
+        };
+        let waiters = &mut self.table[link].waiters;
+        let key = match waiter {
+            Some(key) => {
+                waiters.requeue(key);
+                if let Some(replaced) = waiters.set_waker(key, waker) {
+                    *wake = WakeTarget::Task(replaced);
+                }
+                key
+            }
+            None => {
+                stall.add(1);
+                let key = waiters.enqueue(waker);
+                if let Some(deadline) = deadline {
+                    waiters.set_timer(
+                        key,
+                        self.timers.insert(deadline, TimerTarget::Waiter(link, key)),
+                    );
+                }
+                key
+            }
+        };
+        self.outbox.calls.insert(link);
+        key
+    }
+
+    /// Removes a call from the queue. The caller drops the result while nothing is borrowed.
+    #[must_use]
+    pub(super) fn leave(
+        &mut self,
+        link: LinkKey,
+        waiter: Option<WaiterKey>,
+    ) -> Option<RemovedWaiter> {
+        let entry = self.table.get_mut(link)?;
+        let removed = entry.waiters.leave(waiter?);
+        if let Some(timer) = removed.timer {
+            self.timers.cancel(timer);
+        }
+        Some(removed)
+    }
+
+    /// Returns true if something is to be done at some time, whatever arrives.
+    pub(super) fn awaits_time(&self) -> bool {
+        !self.timers.is_empty() || self.connection_age.is_some()
+    }
+
+    pub(super) fn wake_waiters(&mut self) {
+        for _ in 0..self.outbox.calls.len() {
+            let Some(key) = self.outbox.calls.pop() else {
+                break;
+            };
+            let (link, wakers) = (&mut self.table[key], &mut self.wakers);
+            // On a link that has ended or is about to, wake all waiters, so that they fail as never
+            // sent.
+            let room = if link.takes_no_calls() {
+                u32::MAX
+            } else {
+                link.connection.requests_allowed()
+            };
+            link.waiters.wake_next(room, |waker| wakers.push(waker));
+            if !link.waiters.is_empty() {
+                self.outbox.calls.insert(key);
+            }
+        }
+    }
+
+    /// Returns the link of a connection that this side has not closed.
+    #[inline]
+    pub(super) fn open_link(
+        &mut self,
+        id: ConnectionId,
+    ) -> Option<(LinkKey, &mut Link<T::RecvBuf>)> {
+        let key = self.route(id)?;
+        let link = self.table.get_mut(key)?;
+        link.ended.is_none().then_some((key, link))
+    }
+
+    /// As [`Outbox::flush`].
+    #[inline(always)]
+    pub(super) fn flush(&mut self) {
+        self.outbox.flush(&mut self.transport);
+    }
+
+    /// Notes that the server has announced the end of a connection. Returns false if it had done so
+    /// before.
+    #[cold]
+    pub(super) fn end_is_announced(&mut self, key: LinkKey, is_evicted: bool) -> bool {
+        let link = &mut self.table[key];
+        if mem::replace(&mut link.going_away, true) {
+            return false;
+        }
+        link.is_evicted = is_evicted;
+        tracing::debug!(
+            connection = %link.id,
+            reason = link.announced_end().as_ref().map(tracing::field::display),
+            "the server ends the connection"
+        );
+        // Waiting calls are woken so that they fail, and the credits are returned.
+        self.links_changed = true;
+        true
+    }
+
+    /// Handles a control frame whose entries have been handled.
+    #[cold]
+    pub(super) fn control_frame_received(&mut self, key: LinkKey) {
+        let link = &mut self.table[key];
+        // The server has returned its credits, and a stream has been opened meanwhile.
+        let wants_window = link.connection.wants_window();
+        // If no other frame of this turn and the next acknowledges the frame, one of its own does.
+        if link.connection.wants_ack_frame() {
+            link.ack_is_due = false;
+            self.owe(key);
+        }
+        if wants_window {
+            self.open_window(key);
+        }
+    }
+
+    /// Sends a control frame, or an acknowledgement, if a connection needs one: see
+    /// [`Outbox::send_control`].
+    pub(super) fn send_control(&mut self, key: LinkKey) -> Result<Controlled, Missing> {
+        let link = &mut self.table[key];
+        let sent = self.outbox.send_control(link, &mut self.transport);
+        sent
+    }
+
+    /// As [`Outbox::permit`].
+    #[inline(always)]
+    pub(super) fn permit(&mut self, class: Class, key: LinkKey) -> Result<Permit<'_, T>, Missing> {
+        let link = &mut self.table[key];
+        self.outbox.permit(class, link, &mut self.transport)
+    }
+
+    /// As [`Outbox::resume`].
+    #[inline(always)]
+    pub(super) fn resume(&mut self, class: Class, key: LinkKey) -> Permit<'_, T> {
+        let link = &mut self.table[key];
+        self.outbox.resume(class, link, &mut self.transport)
+    }
+
+    /// Returns a number other than 0 if something waits to be sent, or for receives.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.outbox.waiting() | self.awaiting_receives.len()
     }
 }

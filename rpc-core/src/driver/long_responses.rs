@@ -1,7 +1,8 @@
 //! Responses whose message does not fit a frame.
 
 use super::Driver;
-use super::outbox::Missing;
+use super::link::Link;
+use super::outbox::{Class, Missing, Permit};
 use super::responses::{BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
 use super::transfers::TransferOwner;
@@ -23,7 +24,7 @@ impl<T: Transport> Driver<T> {
         limit: usize,
     ) {
         let state = self.state.borrow();
-        let link = state.links.get(call.link);
+        let link = state.links.table.get(call.link);
         let message_len = len.message as usize;
         let is_long = link.is_some_and(|link| message_len <= link.longest_message.bytes());
         if !is_long {
@@ -51,19 +52,26 @@ impl<T: Transport> Driver<T> {
     ) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let metadata_len = encoded.metadata.len();
-        match state.prepare_transfer(call.link, metadata_len, &mut encoded.message) {
-            Ok(prepared) => {
-                // A link was found for it.
-                let connection = &mut state.links[call.link].connection;
-                let flags = rare_flags(call, len);
-                let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
-                let header = connection.next_header_with(kind, flags, call.call, code);
-                let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);
-                state.counters.responded(call.served, code);
-                state.send_transfer(call.link, prepared, header, metadata, owner);
+        let (on, code, flags) = (call.link, Code::Ok.number(), rare_flags(call, len));
+        let EncodedResponse { metadata, message } = &mut *encoded;
+        let begin = |link: &mut Link<_>| {
+            let (kind, connection) = (FrameKind::LongResponse, &mut link.connection);
+            let header = connection.next_header_with(kind, flags, call.call, code);
+            // Before the client can have the response.
+            self.counters.responded(call.served, code);
+            Some((header, TransferOwner::Response))
+        };
+        let class = Class::Response;
+        let sent = match state.links.permit(class, on).map(Permit::hold) {
+            Ok(()) => {
+                let (links, bodies) = (&mut state.links, &mut state.transfers);
+                bodies.send_long(links, on, class, metadata, message, begin)
             }
-            Err(Missing::Connection) => state.counters.dropped(call.served.method),
+            Err(missing) => Err(missing),
+        };
+        match sent {
+            Ok(_) => {}
+            Err(Missing::Connection) => self.counters.dropped(call.served.method),
             Err(Missing::Length { limit }) => {
                 let status = state.too_long(call.link, len, limit);
                 state.respond_status_or_block(call, &status, Started::Maybe);

@@ -48,38 +48,32 @@ pub(crate) mod wakeup;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Instant;
 
-use self::age::ConnectionAge;
 use self::block_on_waker::BlockOnWaker;
 use self::held_permit::HeldPermit;
 use self::incoming::LentTask;
-use self::link::{Link, LinkKey};
+use self::link::LinkKey;
 use self::link_streams::StreamKey;
 use self::link_transfers::{IncomingKey, TransferKey};
-use self::outbox::Outbox;
+use self::links::Links;
 use self::ready::ReadyQueue;
 use self::responses::Blocked;
 use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
 use self::streams::Streams;
-use self::table::Table;
 use self::tasks::{TaskKey, Tasks};
-use self::timers::Timers;
 use self::transfers::Transfers;
 use self::waiters::WaiterKey;
-use self::waiting::ReadySet;
 use self::wakeup::Wakeup;
 use crate::clock::Clock;
 use crate::codec::MessageBuf;
-use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::CallId;
 use crate::protocol::inline_frame::{INLINE_FRAME_LEN, SpareFrame};
 use crate::protocol::shares::Shares;
 use crate::service::dispatch::Methods;
 use crate::stats::PollerCounters;
-use crate::transport::{ConnectionId, Transport};
+use crate::transport::Transport;
 
 /// The connections, calls and tasks of one poller, over its transport.
 pub(crate) struct Driver<T: Transport> {
@@ -116,58 +110,18 @@ pub(crate) struct Driver<T: Transport> {
     looked_at: Cell<Option<Instant>>,
 }
 
-/// The state that is borrowed between calls of application code.
+/// The state that is borrowed between calls of application code. Each part changes only those before
+/// it: what one part has to tell a later one, it returns.
 pub(crate) struct State<T: Transport> {
-    pub(crate) transport: T,
-    outbox: Outbox,
-    /// Shared with the driver.
-    pub(crate) counters: Arc<PollerCounters>,
-    pub(crate) links: Table<LinkKey, Link<T::RecvBuf>>,
-    /// Maps the transport's connection index to the link.
-    routes: Vec<Option<(ConnectionId, LinkKey)>>,
-    pub(crate) budget: ReceiveBudget,
-    /// Receives that the transport keeps posted, for promises and for those that are set aside.
-    posted_for: u32,
-    /// The number of promises up to which those receives suffice.
-    promisable: u32,
-    /// The last receives, which are kept for links with fewer unary calls than `link_share`: so that a
-    /// server that does not answer leaves some to the others. 0 unless links are shared out.
-    kept_receives: u32,
-    link_share: u32,
-    /// Links of which this side is the client.
-    client_links: u32,
-    clock: Clock,
-    pub(crate) timers: Timers<TimerTarget>,
+    pub(crate) links: Links<T>,
+    pub(super) transfers: Transfers<T>,
     pub(super) streams: Streams,
-    pub(super) transfers: Transfers<T::Memory>,
-    /// The queue through which streams tell this poller that they have work.
-    signals: Arc<ReadyQueue>,
-    longest_inline: usize,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
     /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// Links that owe credits that no response carried.
-    pub(crate) owing: ReadySet<LinkKey>,
-    /// Connections that the admission may still accept, and the initial window of each. Growing
-    /// windows leave this part of the budget free.
-    expected_connections: u32,
-    initial_window: u32,
-    /// Links with waiting calls.
-    pub(crate) waiting: ReadySet<LinkKey>,
-    /// Time of the latest check by [`Driver::on_idle`].
-    pub(crate) idle_checked_at: Option<Instant>,
-    /// True once the server has begun to shut down.
-    pub(crate) going_away: bool,
-    /// How old the connections of clients may be.
-    pub(super) connection_age: Option<ConnectionAge>,
-    /// Wakers to call as soon as the state is no longer borrowed.
-    wakers: Vec<Waker>,
-    /// Permits of shared channels whose calls have to be polled.
-    pub(crate) settled: Vec<HeldPermit>,
-    /// True if the server of a link has begun to shut down, or if a link has ended, since a poller
-    /// of shared channels last looked.
-    pub(crate) links_changed: bool,
+    /// The queue through which streams tell this poller that they have work.
+    signals: Arc<ReadyQueue>,
 }
 
 /// The target of a deadline.
@@ -187,7 +141,6 @@ pub(crate) enum TimerTarget {
 
 impl<T: Transport> Driver<T> {
     pub(crate) fn new(transport: T, methods: Methods, clock: Clock) -> Self {
-        let budget = ReceiveBudget::new(transport.limits().promisable_receives());
         let shares = Shares::from_limits(transport.limits());
         let wakeup = Arc::new(Wakeup::new(transport.waker()));
         let longest_inline = transport.limits().max_inline_len.min(INLINE_FRAME_LEN);
@@ -211,35 +164,12 @@ impl<T: Transport> Driver<T> {
             running_handler: Arc::default(),
             counters: Arc::clone(&counters),
             state: RefCell::new(State {
-                transport,
-                outbox: Outbox::default(),
-                counters,
-                links: Table::default(),
-                routes: Vec::new(),
-                budget,
-                posted_for: 0,
-                promisable: 0,
-                kept_receives: 0,
-                link_share: 0,
-                client_links: 0,
-                clock: clock.clone(),
-                timers: Timers::default(),
-                streams: Streams::default(),
+                links: Links::new(transport, counters, clock.clone(), expected_connections),
                 transfers: Transfers::default(),
-                signals: tasks.ready(),
-                longest_inline,
+                streams: Streams::default(),
                 run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
-                owing: ReadySet::default(),
-                expected_connections,
-                initial_window: shares.initial_window,
-                waiting: ReadySet::default(),
-                idle_checked_at: None,
-                going_away: false,
-                connection_age: None,
-                wakers: Vec::new(),
-                settled: Vec::new(),
-                links_changed: false,
+                signals: tasks.ready(),
             }),
             tasks: RefCell::new(tasks),
             has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),
@@ -258,7 +188,7 @@ impl<T: Transport> Driver<T> {
 
     /// Allocates memory for a message: registered, if there is some, or the heap's.
     pub(crate) fn allocate_message(&self, len: usize) -> MessageBuf {
-        match self.state.borrow_mut().transport.allocate(len) {
+        match self.state.borrow_mut().links.transport.allocate(len) {
             Ok(memory) => MessageBuf::registered(Box::new(memory), len),
             Err(_) => MessageBuf::heap(len),
         }

@@ -8,21 +8,21 @@
 //! callers: a call's future ([`crate::client`]) only uses its poller through
 //! [`Poller`](super::handle::Poller).
 
-use std::mem;
 use std::time::Instant;
 
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::{TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
-use super::link::LinkKey;
-use super::outbox::Missing;
+use super::link::{Link, LinkKey};
+use super::outbox::{Class, Missing};
 use super::request_permit::{LongRequest, Obstacle};
 use super::response::{Response, ResponseBody, ResponseFrame};
-use super::waiters::{RemovedWaiter, WaiterKey};
-use super::{Driver, State, TimerTarget};
+use super::transfers::TransferOwner;
+use super::waiters::RemovedWaiter;
+use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::protocol::frame::{CallId, ResponseHead};
-use crate::stats::{Counter, StallCounters};
+use crate::protocol::frame::{CallId, FrameKind, ResponseHead};
+use crate::stats::StallCounters;
 use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -41,6 +41,7 @@ impl<T: Transport> Driver<T> {
         let mut wake = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
         state
+            .links
             .admit(link, request, now, |link| origin.is_turn(&link.waiters))
             .and_then(|permit| permit.send_inline(request, now, frame, &mut wake))
             .ok()
@@ -61,6 +62,7 @@ impl<T: Transport> Driver<T> {
         let mut wake = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
         let sent = state
+            .links
             .admit(link, request, now, |link| origin.is_turn(&link.waiters))
             .and_then(|permit| permit.send_inline(request, now, frame, &mut wake));
         match (sent, origin.waiter()) {
@@ -90,6 +92,7 @@ impl<T: Transport> Driver<T> {
         let reserved = self
             .state
             .borrow_mut()
+            .links
             .admit(link, request, now, |link| origin.is_turn(&link.waiters))
             .and_then(|permit| permit.reserve(request));
         let sent = reserved.and_then(|buf| {
@@ -137,7 +140,10 @@ impl<T: Transport> Driver<T> {
     /// that the peers of a link read.
     #[cold]
     pub(crate) fn allocate_for(&self, link: LinkKey, len: usize) -> Option<Box<dyn MessageMemory>> {
-        self.state.borrow_mut().memory_to_encode(link, len)
+        let state = &mut *self.state.borrow_mut();
+        state
+            .transfers
+            .memory_to_encode(&mut state.links, link, len)
     }
 
     /// Takes the response of a call, if it has arrived. Copies its body into `body` if it fits, and
@@ -153,14 +159,14 @@ impl<T: Transport> Driver<T> {
     ) -> PollOutcome {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some(entry) = state.links.get_mut(link) else {
+        let Some(entry) = state.links.table.get_mut(link) else {
             return link_gone();
         };
         if let Some((head, from)) = entry.calls.short_response(call, body.len()) {
             let len = from.len();
             body[..len].copy_from_slice(from);
             if let Some(ResponseFrame::Slot(buf)) = entry.calls.end(call) {
-                state.release_response(buf);
+                state.links.release_response(buf);
             }
             return PollOutcome::Received { head, len };
         }
@@ -183,7 +189,7 @@ impl<T: Transport> Driver<T> {
         receive: impl FnOnce(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link) else {
+        let Some(entry) = state.links.table.get_mut(link) else {
             return link_gone();
         };
         let taken = entry.calls.take(call);
@@ -221,7 +227,7 @@ impl<T: Transport> Driver<T> {
         }
         let target = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
-        let entry = state.links.get_mut(link);
+        let entry = state.links.table.get_mut(link);
         let replaced = entry.map(|entry| entry.calls.set_wake_target(call, target));
         drop(state);
         drop(replaced);
@@ -232,23 +238,25 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn abandon_call(&self, link: LinkKey, call: CallId) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some(entry) = state.links.get_mut(link) else {
+        let Some(entry) = state.links.table.get_mut(link) else {
             return;
         };
         let abandoned = entry.calls.abandon(call);
         if let Some(timer) = abandoned.timer {
-            state.timers.cancel(timer);
+            state.links.timers.cancel(timer);
         }
         if let Some(response) = abandoned.response {
-            state.discard_response(response);
+            state.links.discard_response(response);
         }
         if abandoned.was_in_flight {
-            state.cancel_call(link, call);
+            state.links.cancel_call(link, call);
         }
         if !state.transfers.is_empty() {
-            state.abandon_request(link, call);
+            state
+                .transfers
+                .abandon_request(&mut state.links, link, call);
             if abandoned.was_receiving {
-                state.stop_response(link, call);
+                state.transfers.stop_response(&mut state.links, link, call);
             }
             drop(borrowed);
             self.drop_spent();
@@ -273,12 +281,17 @@ impl<T: Transport> State<T> {
         wake: &mut WakeTarget,
     ) -> (BeginOutcome<A::Waiting>, Option<RemovedWaiter>) {
         let stall = match sent {
-            Ok(call) => return (BeginOutcome::Sent(call), self.leave(link, origin.waiter())),
+            Ok(call) => {
+                return (
+                    BeginOutcome::Sent(call),
+                    self.links.leave(link, origin.waiter()),
+                );
+            }
             Err(Obstacle::Never(cause)) => {
                 let error = CallError::new(cause, Execution::NeverSent);
                 return (
                     BeginOutcome::Failed(error),
-                    self.leave(link, origin.waiter()),
+                    self.links.leave(link, origin.waiter()),
                 );
             }
             Err(Obstacle::Missing(missing)) => match missing {
@@ -292,58 +305,39 @@ impl<T: Transport> State<T> {
         (waiting, None)
     }
 
-    /// Queues the call of a future, whose waker is `wake`. `stall` counts the reason.
-    pub(super) fn wait(
+    /// Sends a request whose message does not fit a frame. Takes the message if it is sent.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn send_long_request(
         &mut self,
-        link: LinkKey,
-        CallingFuture { waker, waiter }: CallingFuture<'_>,
-        deadline: Option<Instant>,
-        stall: &Counter,
+        key: LinkKey,
+        request: &RequestHead,
+        now: Option<Instant>,
+        metadata: &[u8],
+        message: &mut Chunks,
         wake: &mut WakeTarget,
-    ) -> WaiterKey {
-        let waker = match mem::take(wake) {
-            WakeTarget::Task(waker) => waker,
-            // The poller's own, which runs no application code.
-            _ => waker.clone(),
+        is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
+    ) -> Result<CallId, Obstacle> {
+        self.links.admit(key, request, now, is_turn)?.hold();
+        let time_us = self.links.on_peers_clock(key, request.deadline);
+        let begin = |link: &mut Link<_>| {
+            let kind = FrameKind::LongRequest;
+            let header = link.begin_call(kind, request, time_us, wake)?;
+            Some((header, TransferOwner::Request(header.call)))
         };
-        let waiters = &mut self.links[link].waiters;
-        let key = match waiter {
-            Some(key) => {
-                waiters.requeue(key);
-                if let Some(replaced) = waiters.set_waker(key, waker) {
-                    *wake = WakeTarget::Task(replaced);
-                }
-                key
+        let links = &mut self.links;
+        let sent = self
+            .transfers
+            .send_long(links, key, Class::Request, metadata, message, begin);
+        match sent {
+            Ok((call, _)) => {
+                self.links.set_deadline(key, call, request.deadline);
+                Ok(call)
             }
-            None => {
-                stall.add(1);
-                let key = waiters.enqueue(waker);
-                if let Some(deadline) = deadline {
-                    waiters.set_timer(
-                        key,
-                        self.timers.insert(deadline, TimerTarget::Waiter(link, key)),
-                    );
-                }
-                key
+            Err(missing) => {
+                self.links.budget.release(1);
+                Err(Obstacle::of(missing, request))
             }
-        };
-        self.waiting.insert(link);
-        key
-    }
-
-    /// Removes a call from the queue. The caller drops the result while nothing is borrowed.
-    #[must_use]
-    pub(super) fn leave(
-        &mut self,
-        link: LinkKey,
-        waiter: Option<WaiterKey>,
-    ) -> Option<RemovedWaiter> {
-        let entry = self.links.get_mut(link)?;
-        let removed = entry.waiters.leave(waiter?);
-        if let Some(timer) = removed.timer {
-            self.timers.cancel(timer);
         }
-        Some(removed)
     }
 }
 
@@ -373,7 +367,11 @@ impl<T: Transport> TakenResponse<'_, T> {
 impl<T: Transport> Drop for TakenResponse<'_, T> {
     fn drop(&mut self) {
         if let Some(response) = self.response.take() {
-            self.driver.state.borrow_mut().discard_response(response);
+            self.driver
+                .state
+                .borrow_mut()
+                .links
+                .discard_response(response);
         }
     }
 }

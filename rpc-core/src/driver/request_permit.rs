@@ -6,15 +6,15 @@ use std::time::Instant;
 use super::call_table::WakeTarget;
 use super::handle::RequestHead;
 use super::link::{Link, LinkKey};
+use super::links::Links;
 use super::outbox::{Body, Class, Missing, Permit};
 use super::timers::Timers;
-use super::transfers::TransferOwner;
-use super::{Driver, State, TimerTarget};
+use super::{Driver, TimerTarget};
 use crate::call_error::Cause;
 use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata};
-use crate::transport::{Chunks, CloseReason, PeerClock, Transport};
+use crate::transport::{CloseReason, PeerClock, Transport};
 
 /// The reason that a request is not sent now.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Drop for Promised<'_> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Links<T> {
     /// Takes what a request needs. `is_turn` returns true if no other call has to be sent first.
     #[inline]
     pub(super) fn admit(
@@ -63,7 +63,7 @@ impl<T: Transport> State<T> {
         if self.budget.left() <= self.kept_receives {
             has_share = self.find_receive(key, &is_turn);
         }
-        let link = &mut self.links[key];
+        let link = &mut self.table[key];
         let has_expired = request
             .deadline
             .zip(now)
@@ -95,7 +95,7 @@ impl<T: Transport> State<T> {
 
     /// Returns the permit of a link that was taken before and held.
     fn held_permit(&mut self, key: LinkKey) -> RequestPermit<'_, T> {
-        let link = &mut self.links[key];
+        let link = &mut self.table[key];
         RequestPermit {
             key,
             frame: self
@@ -107,48 +107,12 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Sends a request whose message does not fit a frame. Takes the message if it is sent.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn send_long_request(
-        &mut self,
-        key: LinkKey,
-        request: &RequestHead,
-        now: Option<Instant>,
-        metadata: &[u8],
-        message: &mut Chunks,
-        wake: &mut WakeTarget,
-        is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
-    ) -> Result<CallId, Obstacle> {
-        self.admit(key, request, now, is_turn)?.hold();
-        let prepared = match self.prepare_transfer(key, metadata.len(), message) {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                drop(self.held_permit(key));
-                return Err(Obstacle::of(error, request));
-            }
-        };
-        let mut permit = self.held_permit(key);
-        match permit.begin_call(FrameKind::LongRequest, request, now, wake) {
-            Some(header) => {
-                permit.hold();
-                let owner = TransferOwner::Request(header.call);
-                self.send_transfer(key, prepared, header, metadata, owner);
-                Ok(header.call)
-            }
-            None => {
-                drop(permit);
-                *message = self.cancel_transfer(prepared);
-                Err(Missing::CallId.into())
-            }
-        }
-    }
-
     /// Frees the receives of responses that have not been taken, if a call lacks nothing else. Returns
     /// true if the link may have one of the last receives.
     #[cold]
     #[inline(never)]
     fn find_receive(&mut self, key: LinkKey, is_turn: &impl Fn(&Link<T::RecvBuf>) -> bool) -> bool {
-        let link = &self.links[key];
+        let link = &self.table[key];
         // A stream holds no receive for its response.
         let has_share = self.kept_receives == 0 || link.unary_calls() < self.link_share;
         // Without a share, the responses would free too few: then each refused request would look for
@@ -159,11 +123,28 @@ impl<T: Transport> State<T> {
         }
         has_share || self.budget.left() > self.kept_receives
     }
+
+    /// Returns a deadline for the header of a request: 0 if it has none.
+    pub(super) fn on_peers_clock(&self, key: LinkKey, deadline: Option<Instant>) -> u32 {
+        let peer = self.transport.peer_clock(self.table[key].id);
+        deadline.map_or(0, |deadline| {
+            on_peers_clock(&self.clock, peer, deadline, self.clock.now())
+        })
+    }
+
+    /// Starts the timer of a call that was sent.
+    pub(super) fn set_deadline(&mut self, key: LinkKey, call: CallId, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            let target = TimerTarget::Call(key, call);
+            let timer = self.timers.insert(deadline, target);
+            self.table[key].calls.set_timer(call, timer);
+        }
+    }
 }
 
 impl<T: Transport> RequestPermit<'_, T> {
-    /// Keeps what was taken, until [`State::held_permit`].
-    fn hold(self) {
+    /// Keeps what was taken, until [`Links::held_permit`].
+    pub(super) fn hold(self) {
         self.frame.hold();
         mem::forget(self.receive);
     }
@@ -193,7 +174,11 @@ impl<T: Transport> RequestPermit<'_, T> {
         let (key, timers) = (self.key, self.timers);
         let sent = self.frame.send(body, |link, frame| {
             let kind = FrameKind::Request;
-            let header = link.begin_call(key, kind, request, time_us, timers, wake)?;
+            let header = link.begin_call(kind, request, time_us, wake)?;
+            if let Some(deadline) = request.deadline {
+                let timer = timers.insert(deadline, TimerTarget::Call(key, header.call));
+                link.calls.set_timer(header.call, timer);
+            }
             header.encode(frame);
             Some(header.call)
         });
@@ -214,20 +199,6 @@ impl<T: Transport> RequestPermit<'_, T> {
         Ok(buf)
     }
 
-    /// Adds the call to the call table, takes `wake` for it, and returns the header of its request.
-    /// After that, the request has to be sent. Returns `None` if there is no number for the call.
-    fn begin_call(
-        &mut self,
-        kind: FrameKind,
-        request: &RequestHead,
-        now: Option<Instant>,
-        wake: &mut WakeTarget,
-    ) -> Option<FrameHeader> {
-        let time_us = self.time_on_peers_clock(request, now);
-        let link = &mut *self.frame.link;
-        link.begin_call(self.key, kind, request, time_us, self.timers, wake)
-    }
-
     /// Returns the deadline of a request for its header.
     #[inline(always)]
     fn time_on_peers_clock(&self, request: &RequestHead, now: Option<Instant>) -> u32 {
@@ -243,13 +214,11 @@ impl<B> Link<B> {
     /// that, the request has to be sent. Returns `None` if responses that leaked futures never took
     /// occupy all ids.
     #[inline(always)]
-    fn begin_call(
+    pub(super) fn begin_call(
         &mut self,
-        key: LinkKey,
         kind: FrameKind,
         request: &RequestHead,
         time_us: u32,
-        timers: &mut Timers<TimerTarget>,
         wake: &mut WakeTarget,
     ) -> Option<FrameHeader> {
         let call = self.calls.begin(wake)?;
@@ -257,10 +226,6 @@ impl<B> Link<B> {
         // Longer metadata was rejected.
         header.metadata_len = request.metadata_len as u16;
         header.time_us = time_us;
-        if let Some(deadline) = request.deadline {
-            let timer = timers.insert(deadline, TimerTarget::Call(key, call));
-            self.calls.set_timer(call, timer);
-        }
         Some(header)
     }
 }
@@ -268,12 +233,7 @@ impl<B> Link<B> {
 /// Returns a deadline as the server's clock shows it, with the error of that clock, so that the server
 /// never takes a call for expired before it is. Returns 0, no deadline, as long as the server's clock
 /// is not known: this side's timer ends the call then.
-pub(super) fn on_peers_clock(
-    clock: &Clock,
-    peer: Option<PeerClock>,
-    deadline: Instant,
-    now: Instant,
-) -> u32 {
+fn on_peers_clock(clock: &Clock, peer: Option<PeerClock>, deadline: Instant, now: Instant) -> u32 {
     let Some(peer) = peer else {
         return 0;
     };
@@ -313,7 +273,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
             return Err(Missing::Slot.into());
         };
         // The call's future holds its channel, so the link is still there, although it may have ended.
-        let permit = state.held_permit(self.key);
+        let permit = state.links.held_permit(self.key);
         if let Some(reason) = &permit.frame.link.ended {
             let cause = Cause::Disconnected(reason.clone());
             permit.frame.transport.cancel(buf);
@@ -329,7 +289,7 @@ impl<T: Transport> Drop for LongRequest<'_, T> {
         // Still here only if the message's own code has panicked.
         if let Some(buf) = self.buf.take() {
             let state = &mut *self.driver.state.borrow_mut();
-            let permit = state.held_permit(self.key);
+            let permit = state.links.held_permit(self.key);
             permit.frame.transport.cancel(buf);
         }
     }
@@ -346,7 +306,7 @@ impl From<Missing> for Obstacle {
 
 impl Obstacle {
     #[cold]
-    fn of(missing: Missing, request: &RequestHead) -> Self {
+    pub(super) fn of(missing: Missing, request: &RequestHead) -> Self {
         match missing {
             Missing::Length { limit } => {
                 let room = room_for_metadata(limit);

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::link::LinkKey;
+use super::links::Links;
 use super::outbox::{Body, Class, Missing};
 use super::tasks::IncomingCall;
 use super::{Driver, State};
@@ -166,7 +167,7 @@ impl<T: Transport> Driver<T> {
                         state.send_response(call, code, Started::Maybe, len, buf);
                     }
                     Err(status) => {
-                        state.transport.cancel(buf);
+                        state.links.transport.cancel(buf);
                         state.respond_status_or_block(call, &status, Started::Maybe);
                     }
                 }
@@ -207,38 +208,12 @@ impl<T: Transport> Driver<T> {
     /// Releases the slot of a request, and records its credit as owed.
     pub(super) fn release_request(&self, link: LinkKey, buf: T::RecvBuf) {
         let state = &mut *self.state.borrow_mut();
-        state.transport.release(buf);
-        state.take_back(link);
+        state.links.transport.release(buf);
+        state.links.take_back(link);
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Takes back what a request had until its handler's first poll has ended: its credit, which is recorded
-    /// as owed, and perhaps its reference to the peer.
-    #[inline(always)]
-    pub(super) fn take_back(&mut self, link: LinkKey) {
-        if let Some(entry) = self.links.get_mut(link) {
-            if let Some(peer) = &mut entry.peer {
-                peer.take_back();
-            }
-            if entry.owe_credit() {
-                self.grow_window(link);
-            }
-        }
-    }
-
-    #[cold]
-    pub(super) fn grow_window(&mut self, link: LinkKey) {
-        let free = self.free_for_growth();
-        let Some(entry) = self.links.get(link) else {
-            return;
-        };
-        let growth = entry.connection.wants_growth(free);
-        if growth > 0 && self.promise(growth) {
-            self.links[link].connection.grow(growth);
-        }
-    }
-
     /// Sends a response whose frame is complete but for its header, or blocks it.
     // Never inlined: with one copy of it, the send is inlined here.
     #[inline(never)]
@@ -249,13 +224,18 @@ impl<T: Transport> State<T> {
         frame: &mut [u8],
     ) {
         let code = Code::Ok.number();
-        let link = &mut self.links[call.link];
+        let Links {
+            table,
+            outbox,
+            transport,
+            counters,
+            ..
+        } = &mut self.links;
+        let link = &mut table[call.link];
         let limit = link.longest_message.bytes();
         let permit = match len.message as usize > limit {
             true => Err(Missing::Length { limit }),
-            false => self
-                .outbox
-                .permit(Class::Response, link, &mut self.transport),
+            false => outbox.permit(Class::Response, link, transport),
         };
         let sent = permit.and_then(|permit| {
             permit.send(Body::Inline(&mut *frame), |link, frame| {
@@ -270,7 +250,7 @@ impl<T: Transport> State<T> {
                 header.encode(frame);
                 // Before the client can have the response, so that its time is never shorter than the
                 // server's.
-                self.counters.responded(call.served, code);
+                counters.responded(call.served, code);
                 Some(())
             })
         });
@@ -290,7 +270,7 @@ impl<T: Transport> State<T> {
         missing: Missing,
     ) {
         match missing {
-            Missing::Connection => self.counters.dropped(call.served.method),
+            Missing::Connection => self.links.counters.dropped(call.served.method),
             Missing::Length { limit } => {
                 let status = self.too_long(call.link, len, limit);
                 self.respond_status_or_block(call, &status, Started::Maybe);
@@ -308,16 +288,12 @@ impl<T: Transport> State<T> {
         len: usize,
         message_len: usize,
     ) -> Result<T::SendBuf, Missing> {
-        let link = &mut self.links[link];
-        let longest = link.longest_message.bytes();
+        let longest = self.links[link].longest_message.bytes();
         if message_len > longest {
             let limit = longest + (len - message_len);
             return Err(Missing::Length { limit });
         }
-        let permit = self
-            .outbox
-            .permit(Class::Response, link, &mut self.transport)?;
-        permit.reserve(len)
+        self.links.permit(Class::Response, link)?.reserve(len)
     }
 
     fn send_response(
@@ -329,11 +305,8 @@ impl<T: Transport> State<T> {
         buf: T::SendBuf,
     ) {
         // The handler may have run for long, but it took no turn of the driver, so the link is still there.
-        let link = &mut self.links[call.link];
-        self.counters.responded(call.served, code);
-        let permit = self
-            .outbox
-            .resume(Class::Response, link, &mut self.transport);
+        self.links.counters.responded(call.served, code);
+        let permit = self.links.resume(Class::Response, call.link);
         let sent = permit.send(Body::Reserved(buf), |link, frame| {
             let (connection, flags) = (&mut link.connection, rare_flags(call, len));
             let kind = FrameKind::Response;
@@ -354,14 +327,14 @@ impl<T: Transport> State<T> {
     ) {
         match self.try_respond_status(call, status, started) {
             Ok(()) => {}
-            Err(Missing::Connection) => self.counters.dropped(call.served.method),
+            Err(Missing::Connection) => self.links.counters.dropped(call.served.method),
             Err(Missing::Length { limit }) => {
                 // The code always fits; the message is truncated to the remaining length.
                 let cut = shorten(status, limit.saturating_sub(HEADER_LEN));
                 match self.try_respond_status(call, &cut, started) {
                     Ok(()) => {}
                     Err(Missing::Connection | Missing::Length { .. }) => {
-                        self.counters.dropped(call.served.method);
+                        self.links.counters.dropped(call.served.method);
                     }
                     Err(_) => self.block(call, BlockedResponse::Failed(cut, started)),
                 }
@@ -410,7 +383,7 @@ impl<T: Transport> State<T> {
     /// at most.
     #[cold]
     pub(super) fn too_long(&self, link: LinkKey, len: ResponseLengths, frame_len: usize) -> Status {
-        let of_link = self.links.get(link);
+        let of_link = self.links.table.get(link);
         let of_link = of_link.map_or(MessageLimit::NONE, |link| link.longest_message);
         let message_len = len.message as usize;
         if message_len > of_link.bytes() {
@@ -422,7 +395,7 @@ impl<T: Transport> State<T> {
     pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
         let mut call = *call;
         if !std::mem::replace(&mut call.served.has_waited, true) {
-            self.counters.stalls.responses.add(1);
+            self.links.counters.stalls.responses.add(1);
         }
         // The response will carry the credit of its request. A control frame is of no use here,
         // because it would find no slot either.

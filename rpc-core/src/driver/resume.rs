@@ -64,7 +64,7 @@ impl<T: Transport> Driver<T> {
         } else {
             self.tasks.borrow_mut().complete(key, waker, &task);
             if let Some(timer) = task.timer {
-                self.state.borrow_mut().timers.cancel(timer);
+                self.state.borrow_mut().links.timers.cancel(timer);
             }
             match task.call.stream {
                 None => self.respond(&task.call, &*handler, outcome, frame.bytes_mut()),

@@ -17,10 +17,11 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use super::Driver;
 use super::link::LinkKey;
+use super::links::Links;
 use super::outbox::{Body, Class};
 use super::sleep::IDLE_TIME;
-use super::{Driver, State};
 use crate::peer::Host;
 use crate::protocol::frame::{CallId, EVICTED, FrameKind, HEADER_LEN};
 use crate::transport::{CloseReason, RoomMade, RoomWanted, Stalled, Transport};
@@ -113,7 +114,10 @@ impl<T: Transport> Driver<T> {
         };
         let least = clients.iter().map(|client| hosts.places(Some(*client)));
         let least = least.min().unwrap_or_default();
-        let (mut candidates, may_follow) = state.find_candidates(&mut hosts, least, wanted.looks());
+        let (mut candidates, may_follow) =
+            state
+                .links
+                .find_candidates(&mut hosts, least, wanted.looks());
         // For hosts with as many connections, there is none.
         let mut in_vain = usize::MAX;
         let mut ended = 0;
@@ -135,14 +139,14 @@ impl<T: Transport> Driver<T> {
             };
             let chosen = candidates.swap_remove(index);
             hosts.hand_over(&chosen, client);
-            state.evict(&chosen);
+            state.links.evict(&chosen);
             ended += 1;
         }
         wanted.answer(RoomMade { ended, may_follow });
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Links<T> {
     /// Returns the connections that may be ended for clients whose hosts have `least` connections or
     /// more. Also returns true if there may be more soon, which `looks` requests before this one have
     /// found, too.
@@ -159,7 +163,7 @@ impl<T: Transport> State<T> {
         } = self.transport.stalled_connections(looks);
         let stalled: HashSet<_> = stalled.into_iter().collect();
         let mut candidates = Vec::new();
-        for (key, link) in self.links.iter_mut() {
+        for (key, link) in self.table.iter_mut() {
             let Some(accepted_at) = link.accepted_at.filter(|_| link.ended.is_none()) else {
                 continue;
             };
@@ -199,7 +203,7 @@ impl<T: Transport> State<T> {
 
     /// Ends a connection for a new client, and tells its client why, if that one reads.
     fn evict(&mut self, candidate: &Candidate) {
-        let link = &mut self.links[candidate.key];
+        let link = &mut self.table[candidate.key];
         log_limited!(
             warn,
             connection = %link.id,

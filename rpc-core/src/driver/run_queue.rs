@@ -85,7 +85,7 @@ pub(super) struct Visit {
 impl<T: Transport> State<T> {
     pub(super) fn queue_request(&mut self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
         // The event came from this link.
-        let requests = &mut self.links[link].requests;
+        let requests = &mut self.links.table[link].requests;
         if requests.is_idle() {
             self.run_queue.round.push_back(link);
         }
@@ -96,7 +96,7 @@ impl<T: Transport> State<T> {
     /// Queues the task of a handler that has been woken.
     pub(super) fn queue_woken(&mut self, link: LinkKey, task: u32) {
         // The tasks of a link are discarded before the link is removed.
-        let Some(Link { requests, .. }) = self.links.get_mut(link) else {
+        let Some(Link { requests, .. }) = self.links.table.get_mut(link) else {
             return;
         };
         if requests.is_idle() {
@@ -110,14 +110,14 @@ impl<T: Transport> State<T> {
         if self.run_queue.woken == 0 {
             return None;
         }
-        let task = self.links.get_mut(link)?.requests.take_woken()?;
+        let task = self.links.table.get_mut(link)?.requests.take_woken()?;
         self.run_queue.woken -= 1;
         Some(task)
     }
 
     /// Takes the only request that waits.
     pub(super) fn take_only_request(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
-        let request = self.links.get_mut(link)?.requests.pop_only()?;
+        let request = self.links.table.get_mut(link)?.requests.pop_only()?;
         self.run_queue.took_one();
         Some(request)
     }
@@ -125,12 +125,12 @@ impl<T: Transport> State<T> {
     /// Begins the turn of the next connection that has time left.
     pub(super) fn next_visit(&mut self, now: Instant) -> Option<LinkKey> {
         let quantum = QUANTUM.max(self.run_queue.average).as_nanos() as i64;
-        let look = self.run_queue.look(now, &self.clock);
+        let look = self.run_queue.look(now, &self.links.clock);
         let mut rounds = MOST_ROUNDS;
         let first = self.run_queue.next()?;
         loop {
             let link = self.run_queue.next()?;
-            let requests = &mut self.links[link].requests;
+            let requests = &mut self.links.table[link].requests;
             // A connection keeps the rest of one round, which did not suffice for a call, but does
             // not save up more.
             requests.deficit_ns = (requests.deficit_ns + quantum).min(2 * quantum);
@@ -158,10 +158,10 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         now: Instant,
     ) -> Option<(QueuedRequest<T::RecvBuf>, Fate)> {
-        let look = self.run_queue.look(now, &self.clock);
+        let look = self.run_queue.look(now, &self.links.clock);
         let is_overload = self.run_queue.lateness.is_overload();
         // A handler may have closed the connection.
-        let requests = &mut self.links.get_mut(link)?.requests;
+        let requests = &mut self.links.table.get_mut(link)?.requests;
         let taken = requests.take(look, is_overload, &mut self.run_queue.service)?;
         self.run_queue.took_one();
         Some(taken)
@@ -175,9 +175,9 @@ impl<T: Transport> State<T> {
         if !self.run_queue.lateness.is_overload() || self.run_queue.round.len() < 2 {
             return None;
         }
-        let look = self.run_queue.look(now, &self.clock);
+        let look = self.run_queue.look(now, &self.links.clock);
         let link = *self.run_queue.round.front()?;
-        let requests = &mut self.links[link].requests;
+        let requests = &mut self.links.table[link].requests;
         let (request, fate) = requests.take_late(look)?;
         if requests.is_idle() {
             self.run_queue.round.pop_front();
@@ -194,7 +194,7 @@ impl<T: Transport> State<T> {
             self.run_queue.average = average(self.run_queue.average, each);
         }
         let is_alone = self.run_queue.round.len() < 2;
-        let Some(Link { requests, .. }) = self.links.get_mut(visit.link) else {
+        let Some(Link { requests, .. }) = self.links.table.get_mut(visit.link) else {
             return false;
         };
         if is_alone {
@@ -208,7 +208,7 @@ impl<T: Transport> State<T> {
 
     /// Ends the turn of a connection.
     pub(super) fn end_visit(&mut self, link: LinkKey) {
-        let Some(Link { requests, .. }) = self.links.get_mut(link) else {
+        let Some(Link { requests, .. }) = self.links.table.get_mut(link) else {
             return;
         };
         if requests.is_idle() {
@@ -224,7 +224,7 @@ impl<T: Transport> State<T> {
     /// requests that wait on its connection are served, while the other connections take their
     /// turns. A request with too little time is no reason to keep others away.
     pub(super) fn pushback(&self, link: LinkKey) -> Duration {
-        let Some(Link { requests, .. }) = self.links.get(link) else {
+        let Some(Link { requests, .. }) = self.links.table.get(link) else {
             return Duration::ZERO;
         };
         if !(self.run_queue.lateness.is_overload() || requests.is_overloaded()) {
@@ -242,7 +242,7 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
     ) -> (VecDeque<QueuedRequest<T::RecvBuf>>, VecDeque<u32>) {
-        let Some(entry) = self.links.get_mut(link) else {
+        let Some(entry) = self.links.table.get_mut(link) else {
             return Default::default();
         };
         let requests = entry.requests.take_all();

@@ -43,20 +43,20 @@ impl<T: Transport> Driver<T> {
         // Limits the rate, because there may be thousands of links and thousands of sleeps a
         // second.
         let is_soon = |before: Instant| now.duration_since(before) < LOOK_EVERY;
-        if state.idle_checked_at.is_some_and(is_soon) {
+        if state.links.idle_checked_at.is_some_and(is_soon) {
             return;
         }
-        state.idle_checked_at = Some(now);
+        state.links.idle_checked_at = Some(now);
         state.streams.trim();
-        let owing_before = state.owing.len();
-        for (key, link) in state.links.iter_mut() {
+        let owing_before = state.links.outbox.control.len();
+        for (key, link) in state.links.table.iter_mut() {
             link.note_use(now);
             match link.grow_old(now) {
                 Ageing::Nothing => {}
                 Ageing::GoAway => {
-                    state.owing.insert(key);
+                    state.links.outbox.control.insert(key);
                 }
-                Ageing::Close => state.transport.close(link.id),
+                Ageing::Close => state.links.transport.close(link.id),
             }
             if link.ended.is_some() || link.connection.take_was_used() {
                 link.idle_since = None;
@@ -67,14 +67,14 @@ impl<T: Transport> Driver<T> {
                 continue;
             }
             link.connection.become_idle();
-            state.budget.release(link.connection.take_freed());
+            state.links.budget.release(link.connection.take_freed());
             if link.connection.wants_control_frame() {
-                state.owing.insert(key);
+                state.links.outbox.control.insert(key);
             }
         }
-        if state.owing.len() > owing_before {
-            state.send_owed_credits();
-            state.flush();
+        if state.links.outbox.control.len() > owing_before {
+            state.send_control_frames();
+            state.links.flush();
         }
     }
 
@@ -85,7 +85,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
         self.on_idle(self.clock.now());
         self.wakeup.prepare_sleep();
-        self.state.borrow_mut().transport.arm();
+        self.state.borrow_mut().links.transport.arm();
         // This turn finds events that arrived before the device was armed, and work that other
         // threads queued before they could see that this poller sleeps.
         let found_any =
@@ -99,13 +99,13 @@ impl<T: Transport> Driver<T> {
             let asleep_since = self.clock.now();
             let timeout = at_most.min(state.longest_sleep(asleep_since));
             self.counters.turns.slept.add(1);
-            state.transport.wait(Some(timeout));
+            state.links.transport.wait(Some(timeout));
             let asleep = self.clock.now().saturating_duration_since(asleep_since);
             self.counters.turns.woken.add(1);
             self.counters.turns.asleep_ns.add(asleep.as_nanos() as u64);
         }
         self.wakeup.resume();
-        if !self.state.borrow().timers.is_empty() {
+        if !self.state.borrow().links.timers.is_empty() {
             self.run_in_turn(|| self.expire_deadlines());
             self.wake_collected();
         }
@@ -129,7 +129,7 @@ impl<T: Transport> Driver<T> {
                 pinned,
             }
         };
-        let links = state.links.values().map(of_link);
+        let links = state.links.table.values().map(of_link);
         links.filter(ConnectionMemory::is_any).collect()
     }
 
@@ -137,7 +137,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn update_gauges(&self) {
         let state = &*self.state.borrow();
         let (mut windows, mut available, mut waiting) = (0, 0, 0);
-        for link in state.links.values() {
+        for link in state.links.table.values() {
             waiting += link.waiters.len() as u64;
             if link.ended.is_none() {
                 windows += u64::from(link.connection.window_len());
@@ -149,9 +149,11 @@ impl<T: Transport> Driver<T> {
         let (credits, stalls) = (&self.counters.credits, &self.counters.stalls);
         credits.windows.set(windows);
         credits.available.set(available);
-        let promised = state.budget.promised();
+        let promised = state.links.budget.promised();
         credits.promised.set(promised.into());
-        credits.budget.set((promised + state.budget.left()).into());
+        credits
+            .budget
+            .set((promised + state.links.budget.left()).into());
         stalls.calls_waiting.set(waiting);
         stalls.responses_waiting.set(state.blocked.len() as u64);
         let parked = self.tasks.borrow().parked();
@@ -165,12 +167,12 @@ impl<T: Transport> Driver<T> {
         let (in_flight, pinned) = state.transfers.exposed();
         memory
             .registered
-            .set(state.transport.memory_by_owner().registered);
+            .set(state.links.transport.memory_by_owner().registered);
         memory.posted.set(posted);
         memory.held.set(held);
         memory.in_flight.set(in_flight);
         memory.pinned.set(pinned);
-        let slots = state.transport.slots_by_state();
+        let slots = state.links.transport.slots_by_state();
         self.counters.slots.set(&slots);
     }
 }
@@ -178,7 +180,7 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Returns true if this poller has work for which nothing will wake it.
     pub(crate) fn has_undone_work(&self) -> bool {
-        !(self.settled.is_empty() && self.run_queue.is_empty())
+        !(self.links.settled.is_empty() && self.run_queue.is_empty())
             || self.streams.has_more()
             || self.transfers.has_more()
     }
@@ -187,15 +189,17 @@ impl<T: Transport> State<T> {
     fn longest_sleep(&self, now: Instant) -> Duration {
         // Some work needs turns even if the device reports no event: woken waiters that do not
         // retry are skipped, and calls and responses that found no slot are retried.
-        let is_waiting =
-            !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty())
-                || (self.streams.waiting() | self.transfers.waiting()) != 0;
-        let longest = match self.connection_age {
-            _ if is_waiting => SHORT_SLEEP,
+        let waiting = self.blocked.len()
+            | self.links.waiting()
+            | self.streams.waiting()
+            | self.transfers.waiting();
+        let longest = match self.links.connection_age {
+            _ if waiting != 0 => SHORT_SLEEP,
             Some(_) => LOOK_EVERY,
             None => LONG_SLEEP,
         };
         let until_deadline = self
+            .links
             .timers
             .next_deadline()
             .map_or(longest, |deadline| deadline.saturating_duration_since(now));

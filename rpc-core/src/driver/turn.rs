@@ -17,15 +17,19 @@
 use std::cell::Cell;
 
 use super::call_table::{ResponseOutcome, TakeOutcome, WakeTarget};
-use super::link::{Link, LinkKey};
+use super::link::LinkKey;
+use super::outbox::{Controlled, Missing};
 #[cfg(doc)]
-use super::outbox::Outbox;
+use super::outbox::{Missing, Outbox};
 use super::response::{Response, ResponseFrame};
 use super::streams::{OwnFutures, Reader};
 use super::tasks::TaskKey;
 use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
+use crate::protocol::frame::{
+    CallId, ControlEntries, ControlEntry, ControlRequest, EVICTED, Flags, FrameHeader, FrameKind,
+    HEADER_LEN, ResponseHead, TransferId,
+};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::stream::wakers::wake_all;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
@@ -70,8 +74,8 @@ impl<T: Transport> Driver<T> {
         let any_woken = any_ready && self.ready.has_any();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        state.flush();
-        let first = state.transport.poll();
+        state.links.flush();
+        let first = state.links.transport.poll();
         // Most turns of a busy poller end here. Their duration is a part of every response's
         // latency, because a frame that arrives just after a poll waits for the next one.
         if first.is_none() && !state.has_deferred_work() && !any_woken {
@@ -91,7 +95,7 @@ impl<T: Transport> Driver<T> {
     fn maintain(&self) {
         self.update_gauges();
         self.on_idle(self.clock.now());
-        self.state.borrow_mut().post_fewer();
+        self.state.borrow_mut().links.post_fewer();
     }
 
     #[inline(never)]
@@ -131,14 +135,14 @@ impl<T: Transport> Driver<T> {
             self.resume_woken();
         }
         let mut state = self.state.borrow_mut();
-        if self.ready.has_any() || state.streams.waiting() != 0 {
+        if self.ready.has_any() || state.streams_wait() {
             drop(state);
             self.look_at_streams();
             state = self.state.borrow_mut();
         }
-        state.flush();
+        state.links.flush();
         // A poller that is always busy looks at the ages like this.
-        let has_deferred_work = state.has_deferred_work() || state.connection_age.is_some();
+        let has_deferred_work = state.has_deferred_work() || state.links.connection_age.is_some();
         drop(state);
         if has_deferred_work {
             self.retry_waiting();
@@ -154,7 +158,7 @@ impl<T: Transport> Driver<T> {
             Event::Accepted {
                 connection,
                 admitted,
-            } => self.state.borrow_mut().accept(connection, *admitted),
+            } => self.state.borrow_mut().links.accept(connection, *admitted),
             Event::Fetched {
                 connection,
                 fetch,
@@ -172,20 +176,20 @@ impl<T: Transport> Driver<T> {
     fn receive(&self, id: ConnectionId, buf: T::RecvBuf) -> Arrival<T::RecvBuf> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some((key, link)) = state.open_link(id) else {
+        let Some((key, link)) = state.links.open_link(id) else {
             // This side has closed the connection, but the peer has not noticed yet.
-            state.release_slot(buf);
+            state.links.release_slot(buf);
             return Arrival::Handled;
         };
         let header = match FrameHeader::parse(buf.as_ref()) {
             Ok((header, ..)) => header,
             Err(error) => {
-                state.close_for_violation(key, buf, error.into());
+                state.links.close_for_violation(key, buf, error.into());
                 return Arrival::Handled;
             }
         };
         if let Err(error) = link.connection.handle_header(&header) {
-            state.close_for_violation(key, buf, error);
+            state.links.close_for_violation(key, buf, error);
             return Arrival::Handled;
         }
         if header.flags.intersects(RARE_FLAGS) {
@@ -198,7 +202,7 @@ impl<T: Transport> Driver<T> {
                 let wake = state.complete_call(key, &header, buf);
                 match wake {
                     WakeTarget::BlockOn => self.block_on_waker.wake(),
-                    WakeTarget::Permit(permit) => state.settled.push(permit),
+                    WakeTarget::Permit(permit) => state.links.settled.push(permit),
                     WakeTarget::None | WakeTarget::Stream(_) => {}
                     WakeTarget::Task(waker) => {
                         drop(borrowed);
@@ -246,7 +250,7 @@ impl<T: Transport> Driver<T> {
                 let spec = self.methods.borrow().spec(header.selector);
                 match state.accept_stream(key, &header, spec) {
                     Ok(()) => return Some(buf),
-                    Err(error) => state.close_for_violation(key, buf, error),
+                    Err(error) => state.links.close_for_violation(key, buf, error),
                 }
             }
             FrameKind::Response => {
@@ -261,7 +265,7 @@ impl<T: Transport> Driver<T> {
                     self.cancel_calls(key, &cancelled);
                 }
             }
-            FrameKind::Acknowledgement => state.release_slot(buf),
+            FrameKind::Acknowledgement => state.links.release_slot(buf),
             FrameKind::Message => unreachable!("`receive` has handled messages"),
             FrameKind::LongRequest
             | FrameKind::LongResponse
@@ -290,46 +294,37 @@ impl<T: Transport> Driver<T> {
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
         let block_on_waker = self.block_on_waker.waker();
-        let Some(key) = self.state.borrow_mut().close(id, reason, block_on_waker) else {
+        let Some(key) = state.links.close(id, reason, block_on_waker) else {
             return;
         };
+        if !state.transfers.is_empty() {
+            state.transfers.end_transfers(&mut state.links, key);
+        }
+        drop(borrowed);
         self.discard_tasks_of(key);
         self.end_streams_of(key);
-        let reaped = self.state.borrow_mut().reap(key);
+        let reaped = self.state.borrow_mut().links.reap(key);
         drop(reaped);
         self.wake_collected();
     }
 }
 
 impl<T: Transport> State<T> {
-    /// As [`Outbox::flush`].
-    #[inline(always)]
-    pub(super) fn flush(&mut self) {
-        self.outbox.flush(&mut self.transport);
-    }
-
     /// Returns true if anything waits for a turn besides the events of the transport.
     #[inline]
     fn has_deferred_work(&self) -> bool {
         // One test for all of them, because every turn makes it.
         self.blocked.len()
-            | self.waiting.len()
-            | self.owing.len()
-            | self.wakers.len()
-            | self.timers.len()
+            | self.links.waiting()
+            | self.links.wakers.len()
+            | self.links.timers.len()
             | self.run_queue.waiting()
             | self.streams.waiting()
             | self.transfers.waiting()
             != 0
-    }
-
-    /// Returns the link of a connection that this side has not closed.
-    #[inline]
-    fn open_link(&mut self, id: ConnectionId) -> Option<(LinkKey, &mut Link<T::RecvBuf>)> {
-        let key = self.route(id)?;
-        let link = self.links.get_mut(key)?;
-        link.ended.is_none().then_some((key, link))
     }
 
     /// Closes the connection of a server that answered a stream as if it were a unary call.
@@ -341,7 +336,8 @@ impl<T: Transport> State<T> {
             ..
         }) = calls.take(call)
         {
-            self.close_for_violation(key, buf, ProtocolError::UnknownCall { call });
+            self.links
+                .close_for_violation(key, buf, ProtocolError::UnknownCall { call });
         }
     }
 
@@ -353,7 +349,7 @@ impl<T: Transport> State<T> {
         match calls.complete(header.call, head, buf) {
             ResponseOutcome::Completed { waiting, timer } => {
                 if let Some(timer) = timer {
-                    self.timers.cancel(timer);
+                    self.links.timers.cancel(timer);
                 }
                 if let WakeTarget::Stream(_) = waiting {
                     self.refuse_response(key, header.call);
@@ -361,15 +357,125 @@ impl<T: Transport> State<T> {
                 waiting
             }
             ResponseOutcome::Abandoned(buf) => {
-                self.release_response(buf);
+                self.links.release_response(buf);
                 WakeTarget::None
             }
             ResponseOutcome::UnknownCall(buf) => {
                 let call = header.call;
-                self.close_for_violation(key, buf, ProtocolError::UnknownCall { call });
+                self.links
+                    .close_for_violation(key, buf, ProtocolError::UnknownCall { call });
                 WakeTarget::None
             }
         }
+    }
+
+    /// Handles the flags of a frame that few frames have. The fields of its header are passed one by one:
+    /// a reference to the header would keep all headers in memory.
+    #[cold]
+    fn handle_rare_flags(&mut self, key: LinkKey, flags: Flags, kind: FrameKind, selector: u16) {
+        let is_evicted = (kind, selector) == (FrameKind::Control, EVICTED);
+        if flags.contains(Flags::GOING_AWAY) && self.links.end_is_announced(key, is_evicted) {
+            // Those that have not been opened fail.
+            self.resume_all(key);
+        }
+        // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
+        // the next control frame.
+        if self.links[key].connection.wants_control_frame() || self.entries_owed(key) > 0 {
+            self.links.owe(key);
+        }
+    }
+
+    /// Handles a control frame whose header has been validated. Returns the calls that the client
+    /// has cancelled.
+    #[cold]
+    fn handle_control(
+        &mut self,
+        key: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) -> Vec<CallId> {
+        self.links.release_freed(key);
+        // The header was parsed, so the frame has one.
+        let received = match header.control_entries(&buf.as_ref()[HEADER_LEN..]) {
+            Ok(entries) => self.receive_control(key, entries),
+            Err(error) => Err(error.into()),
+        };
+        match received {
+            Ok(cancelled) => {
+                self.links.release_slot(buf);
+                self.links.control_frame_received(key);
+                cancelled
+            }
+            Err(error) => {
+                self.links.close_for_violation(key, buf, error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Returns the number of entries that wait for a control frame.
+    pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
+        let made = self.links[link].entries.len();
+        made + self.streams.grants_of(link) + self.transfers.entries_owed(link)
+    }
+
+    /// Sends the credits, entries and acknowledgements that no other frame has carried.
+    pub(super) fn send_control_frames(&mut self) {
+        // Each is tried once: a link whose peer receives nothing must not hold up the others.
+        for _ in 0..self.links.outbox.control.len() {
+            let Some(key) = self.links.outbox.control.pop() else {
+                break;
+            };
+            if self.links[key].connection.may_send_control_frame() {
+                self.streams.collect_grants(key, &mut self.links);
+                self.transfers.collect_entries(key, &mut self.links);
+            }
+            let sent = self.links.send_control(key);
+            let is_sent = sent == Ok(Controlled::Sent);
+            let counters = &self.links.counters.credits;
+            counters.frames_sent.add(is_sent.into());
+            let needs_another = match sent {
+                Ok(Controlled::Later) => true,
+                Ok(_) => self.entries_owed(key) > 0,
+                Err(missing) => missing == Missing::Slot,
+            };
+            if needs_another {
+                self.links.outbox.control.insert(key);
+            }
+        }
+    }
+
+    /// Handles the entries of a control frame. Returns the calls that the client has cancelled.
+    fn receive_control(
+        &mut self,
+        link: LinkKey,
+        entries: ControlEntries<'_>,
+    ) -> Result<Vec<CallId>, ProtocolError> {
+        let mut cancelled = Vec::new();
+        let is_server = self.links[link].is_server();
+        for ControlEntry { call, request } in entries {
+            match request {
+                ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,
+                ControlRequest::Cancel if is_server => cancelled.push(call),
+                ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
+                ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
+                    let (links, id) = (&mut self.links, TransferId(call.0));
+                    let sent = self
+                        .transfers
+                        .receive_transfer_entry(links, link, id, request)?;
+                    if let Some(sent) = sent {
+                        self.message_sent(sent);
+                    }
+                }
+            }
+        }
+        Ok(cancelled)
+    }
+
+    /// Returns true if streams wait for a turn or a credit.
+    #[inline]
+    pub(super) fn streams_wait(&self) -> bool {
+        self.streams.waiting() | self.links.outbox.streams.len() != 0
     }
 }
 

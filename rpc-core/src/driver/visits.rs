@@ -58,7 +58,7 @@ impl<T: Transport> Driver<T> {
             let visit = self.visit_next(before);
             if !self.state.borrow().transfers.is_empty() {
                 // The next polls may read long messages, which takes this thread's time.
-                self.state.borrow_mut().flush();
+                self.state.borrow_mut().links.flush();
             }
             begun += visit.as_ref().map_or(0, |visit| visit.begun);
             now = visit.map(|visit| visit.now);
@@ -83,7 +83,7 @@ impl<T: Transport> Driver<T> {
             if self.block_on_waker.is_woken() && !self.state.borrow().transfers.is_empty() {
                 return true;
             }
-            let event = self.state.borrow_mut().transport.poll();
+            let event = self.state.borrow_mut().links.transport.poll();
             // A blocked response is the first to use the slots that this poll freed.
             if event.is_some() && !self.state.borrow().blocked.is_empty() {
                 self.retry_blocked_responses();
@@ -238,7 +238,7 @@ impl<T: Transport> Driver<T> {
     fn discard_if_ended(&self, link: LinkKey) -> bool {
         let state = self.state.borrow();
         let is_up = |link: &Link<_>| link.ended.is_none();
-        if state.links.get(link).is_some_and(is_up) {
+        if state.links.table.get(link).is_some_and(is_up) {
             return false;
         }
         drop(state);
@@ -258,7 +258,7 @@ impl<T: Transport> Driver<T> {
         }
         for request in discarded {
             self.counters.dropped(request.served.method);
-            self.state.borrow_mut().release_slot(request.buf);
+            self.state.borrow_mut().links.release_slot(request.buf);
         }
     }
 }

@@ -78,11 +78,6 @@ impl<K: Key> ReadySet<K> {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 /// Keys that wait, each once, in groups which take turns: mostly those of a connection. In a group,

@@ -14,12 +14,12 @@
 //! fence sees the other side's store.
 
 use std::fmt;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Waker;
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// A poller's wakeup. Shared by all threads that give the poller work.
 pub(crate) struct Wakeup {

@@ -94,7 +94,7 @@ impl<T: Transport> Node<T> {
     /// Returns the number of receives that the node has promised to its peers.
     #[must_use]
     pub fn promised_receives(&self) -> u32 {
-        self.driver.state.borrow().budget.promised()
+        self.driver.state.borrow().links.budget.promised()
     }
 
     /// Expires deadlines and detects idle connections, as a poller does periodically.
@@ -114,7 +114,7 @@ impl<T: Transport> Node<T> {
 
     /// Accesses the node's transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.driver.state.borrow_mut().transport)
+        act(&mut self.driver.state.borrow_mut().links.transport)
     }
 
     /// Drops the node's services and their running handlers. A handler may own a channel of its own

@@ -277,7 +277,7 @@ impl<T: Transport> Calls<T> {
         let number = submission.permit.number;
         let origin = self.origin(number);
         let timer = submission.deadline.map(|deadline| {
-            let timers = &mut self.driver.state.borrow_mut().timers;
+            let timers = &mut self.driver.state.borrow_mut().links.timers;
             timers.insert(deadline, TimerTarget::Permit(origin))
         });
         self.records[number as usize] = Record::Backlogged { timer };
@@ -457,7 +457,7 @@ impl<T: Transport> Calls<T> {
 
     fn cancel(&mut self, record: Record) {
         if let Record::Backlogged { timer: Some(timer) } = record {
-            self.driver.state.borrow_mut().timers.cancel(timer);
+            self.driver.state.borrow_mut().links.timers.cancel(timer);
         }
     }
 

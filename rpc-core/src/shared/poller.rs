@@ -276,11 +276,11 @@ impl<T: Transport> SharedPoller<T> {
     #[inline]
     fn settle(&mut self) -> bool {
         let mut state = self.driver.state.borrow_mut();
-        let links_changed = mem::take(&mut state.links_changed);
-        if state.settled.is_empty() && !links_changed {
+        let links_changed = mem::take(&mut state.links.links_changed);
+        if state.links.settled.is_empty() && !links_changed {
             return false;
         }
-        let settled = mem::take(&mut state.settled);
+        let settled = mem::take(&mut state.links.settled);
         drop(state);
         let any = !settled.is_empty();
         self.settle_all(settled);
@@ -297,8 +297,8 @@ impl<T: Transport> SharedPoller<T> {
             }
         }
         let state = &mut *self.driver.state.borrow_mut();
-        if state.settled.is_empty() {
-            state.settled = settled;
+        if state.links.settled.is_empty() {
+            state.links.settled = settled;
         }
     }
 
@@ -397,7 +397,7 @@ impl<T: Transport> SharedPoller<T> {
         self.queues.retain(|&listed| listed != number);
         channel.close();
         // Calls of the next channel with this number may have the same permits.
-        let settled = &mut self.driver.state.borrow_mut().settled;
+        let settled = &mut self.driver.state.borrow_mut().links.settled;
         settled.retain(|permit| permit.channel != number);
         self.state.release(number);
     }

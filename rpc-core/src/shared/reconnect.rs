@@ -136,7 +136,7 @@ impl<T: Transport> Reconnect<T> {
     ) -> Self {
         let was_protected = Arc::clone(&target.connectivity.was_protected);
         Self {
-            dialer: driver.state.borrow().transport.dialer(was_protected),
+            dialer: driver.state.borrow().links.transport.dialer(was_protected),
             driver: Rc::clone(driver),
             target,
             spawner,

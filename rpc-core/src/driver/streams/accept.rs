@@ -62,7 +62,7 @@ impl<T: Transport> State<T> {
         let entry = &mut self.links[link];
         entry.streams.begin_served(call, key);
         entry.streams.open += 1;
-        self.counters.streams.opened.add(1);
+        self.links.counters.streams.opened.add(1);
         Ok(())
     }
 }
@@ -199,7 +199,10 @@ impl<T: Transport> Driver<T> {
             && let Some(stream) = state.streams.entries.get_mut(key)
             && stream.timer.is_none()
         {
-            let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
+            let timer = state
+                .links
+                .timers
+                .insert(deadline, TimerTarget::Stream(key));
             stream.timer = Some(timer);
         }
         if let Served::Pending(handler_key) = outcome
@@ -229,7 +232,7 @@ impl<T: Transport> Driver<T> {
         state.streams.queue(key);
         if let Some(call) = &call {
             // The credit of the request goes with the first frame, or alone.
-            state.owe(call.link);
+            state.links.owe(call.link);
         }
     }
 }

@@ -41,7 +41,7 @@ impl<T: Transport> State<T> {
     /// Sends the message in `frame`, if nothing of its stream waits, and no other stream
     /// waits for its turn or for a credit.
     fn send_encoded(&mut self, index: u32, core: *const (), frame: &mut [u8]) -> bool {
-        if self.streams.waiting() != 0 {
+        if self.streams_wait() {
             return false;
         }
         // The number of a stream that has ended may be another one's.
@@ -57,8 +57,7 @@ impl<T: Transport> State<T> {
             _ => return false,
         };
         let on = stream.link;
-        let link = &mut self.links[on];
-        if !ptr::addr_eq(Arc::as_ptr(&stream.core), core) || link.ended.is_some() {
+        if !ptr::addr_eq(Arc::as_ptr(&stream.core), core) {
             return false;
         }
         let len = frame.len() - HEADER_LEN;
@@ -66,9 +65,7 @@ impl<T: Transport> State<T> {
         if core.is_cancelled() || !core.outbound.may_pass(len) {
             return false;
         }
-        let permit = self
-            .outbox
-            .permit(Class::Message, link, &mut self.transport);
+        let permit = self.links.permit(Class::Message, on);
         let sent = permit.and_then(|permit| {
             permit.send(Body::Inline(frame), |link, frame| {
                 let mut core = core;
@@ -82,7 +79,7 @@ impl<T: Transport> State<T> {
         });
         let is_sent = sent.is_ok();
         stream.was_used |= is_sent;
-        self.counters.streams.frames_sent.add(is_sent.into());
+        self.links.counters.streams.frames_sent.add(is_sent.into());
         is_sent
     }
 }

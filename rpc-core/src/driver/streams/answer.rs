@@ -147,14 +147,11 @@ impl<T: Transport> State<T> {
         let call = self.served_of(key)?;
         let stream = self.streams.entries.get(key)?;
         let is_idle = stream.receiving.is_empty() && stream.core.lock().outbound.is_empty();
-        if !is_idle || self.streams.waiting() != 0 {
+        if !is_idle || self.streams_wait() {
             return None;
         }
-        let link = &mut self.links[call.link];
         // The response takes it along.
-        let permit = self
-            .outbox
-            .permit(Class::Message, link, &mut self.transport);
+        let permit = self.links.permit(Class::Message, call.link);
         permit.ok()?.hold();
         self.remove_stream(key);
         Some(call)

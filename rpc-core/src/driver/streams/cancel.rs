@@ -13,9 +13,6 @@ use crate::protocol::frame::CallId;
 use crate::status::Status;
 use crate::transport::Transport;
 
-/// Cancels that wait for a control frame, though some of their calls may have ended.
-const FEW_CANCELS: usize = 64;
-
 impl<T: Transport> Driver<T> {
     /// Ends the calls that a client has cancelled.
     #[cold]
@@ -53,7 +50,7 @@ impl<T: Transport> Driver<T> {
         };
         cancels.running.add(1);
         if let Some(timer) = task.timer {
-            self.state.borrow_mut().timers.cancel(timer);
+            self.state.borrow_mut().links.timers.cancel(timer);
         }
         self.discard(&task);
         self.respond_status(&task.call, status());
@@ -61,30 +58,13 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Tells the server of a call that its client does not want any more.
-    pub(in super::super) fn cancel_call(&mut self, link: LinkKey, call: CallId) {
-        let Some(entry) = self.links.get_mut(link) else {
-            return;
-        };
-        if entry.ended.is_none() {
-            self.counters.cancels.in_flight.add(1);
-            let cancels = &mut entry.streams.cancels;
-            // A server that acknowledges no control frame may answer the calls meanwhile.
-            if cancels.len() >= FEW_CANCELS && cancels.len() > entry.calls.len() {
-                cancels.retain(|call| entry.calls.contains(*call));
-            }
-            cancels.push(call);
-            self.owe(link);
-        }
-    }
-
     /// Takes the request of a call whose handler is not to begin, if it waits for its turn.
     pub(super) fn take_queued(
         &mut self,
         link: LinkKey,
         call: CallId,
     ) -> Option<QueuedRequest<T::RecvBuf>> {
-        let requests = &mut self.links.get_mut(link)?.requests;
+        let requests = &mut self.links.table.get_mut(link)?.requests;
         let request = requests.take_call(call)?;
         if requests.is_idle() {
             self.run_queue.remove(link);

@@ -87,7 +87,9 @@ impl<T: Transport> State<T> {
         let Some((key, stream)) =
             stream.filter(|(_, stream)| !matches!(stream.phase, Phase::Answered { .. }))
         else {
-            return self.close_for_violation(link, buf, ProtocolError::UnknownCall { call });
+            return self
+                .links
+                .close_for_violation(link, buf, ProtocolError::UnknownCall { call });
         };
         let awaits_messages = !stream.receiving.is_empty();
         let body = ResponseBody::Short(buf.as_ref()[HEADER_LEN..].to_vec());
@@ -100,11 +102,11 @@ impl<T: Transport> State<T> {
             if let Some(stream) = self.streams.get_mut(key)
                 && let Phase::Sent { counters, .. } = &stream.phase
             {
-                counters.end(&self.counters, header.selector);
+                counters.end(&self.links.counters, header.selector);
             }
             self.remove_stream(key);
         }
-        self.release_received(link, buf);
+        self.links.release_received(link, buf);
     }
 
     /// Ends a client's stream on this side: with `error`, or because the application has dropped it.
@@ -115,7 +117,7 @@ impl<T: Transport> State<T> {
         };
         let link = stream.link;
         let count = |counters: &CalledStream| match &error {
-            Some(error) => counters.end(&self.counters, error.code().number()),
+            Some(error) => counters.end(&self.links.counters, error.code().number()),
             None => counters.drop_one(),
         };
         let is_opening = matches!(stream.phase, Phase::Opening(_));
@@ -135,7 +137,7 @@ impl<T: Transport> State<T> {
             Phase::Abandoned { .. } | Phase::Serving(_) => return,
         };
         if let Some(timer) = stream.timer.take() {
-            self.timers.cancel(timer);
+            self.links.timers.cancel(timer);
         }
         let is_dropped = error.is_none();
         let dropped = || CallError::new(Cause::Cancelled, Execution::MayHaveRun);
@@ -145,13 +147,17 @@ impl<T: Transport> State<T> {
         self.abandon_sending(key);
         let Some(call) = sent else {
             let never_sent = is_dropped && is_opening;
-            self.counters.cancels.never_sent.add(never_sent.into());
+            self.links
+                .counters
+                .cancels
+                .never_sent
+                .add(never_sent.into());
             return self.remove_stream(key);
         };
         if let Some(stream) = self.streams.get_mut(key) {
             stream.phase = Phase::Abandoned { call };
         }
-        self.cancel_call(link, call);
+        self.links.cancel_call(link, call);
     }
 
     /// Fails a stream that has not been opened, because its server ends the connection.
@@ -169,8 +175,8 @@ impl<T: Transport> State<T> {
             let [reader, sender] = core.end(end);
             let left = core.outbound.take_left();
             drop(core);
-            self.wakers.extend(reader);
-            self.wakers.extend(sender);
+            self.links.wakers.extend(reader);
+            self.links.wakers.extend(sender);
             for message in left {
                 self.transfers.discard(message);
             }
@@ -183,7 +189,7 @@ impl<T: Transport> State<T> {
             return;
         };
         for transfer in mem::take(&mut stream.sending) {
-            self.abandon_transfer(transfer);
+            self.transfers.abandon_transfer(&mut self.links, transfer);
         }
     }
 
@@ -202,9 +208,9 @@ impl<T: Transport> State<T> {
         let code = error.code().number();
         let mut answer = None;
         match &mut stream.phase {
-            Phase::Opening(request) => request.counters.end(&self.counters, code),
+            Phase::Opening(request) => request.counters.end(&self.links.counters, code),
             Phase::Sent { counters, .. } | Phase::Answered { counters, .. } => {
-                counters.end(&self.counters, code);
+                counters.end(&self.links.counters, code);
             }
             Phase::Abandoned { .. } => {}
             Phase::Serving(serving) => answer = serving.answer.take(),
@@ -225,22 +231,22 @@ impl<T: Transport> State<T> {
         }
         let mut stream = self.streams.entries.remove(key);
         self.streams.to_look.remove(key);
-        self.streams.stalled.remove(key);
+        self.links.outbox.streams.remove(key);
         self.streams.awaiting_room.remove(key);
         self.streams.grants.remove(key);
         if stream.phase.is_client() {
             for transfer in mem::take(&mut stream.sending) {
-                self.abandon_transfer(transfer);
+                self.transfers.abandon_transfer(&mut self.links, transfer);
             }
         }
         if let Phase::Opening(request) = &mut stream.phase {
             self.transfers.discard(mem::take(&mut request.message));
         }
         if let Some(timer) = stream.timer {
-            self.timers.cancel(timer);
+            self.links.timers.cancel(timer);
         }
-        self.counters.streams.ended.add(1);
-        let Some(link) = self.links.get_mut(stream.link) else {
+        self.links.counters.streams.ended.add(1);
+        let Some(link) = self.links.table.get_mut(stream.link) else {
             return;
         };
         link.streams.open -= 1;
@@ -257,8 +263,8 @@ impl<T: Transport> State<T> {
                 let [reader, sender] = core.end(StreamEnd::Failed(error));
                 let left = core.outbound.take_left();
                 drop(core);
-                self.wakers.extend(reader);
-                self.wakers.extend(sender);
+                self.links.wakers.extend(reader);
+                self.links.wakers.extend(sender);
                 for message in left {
                     self.transfers.discard(message);
                 }
@@ -273,7 +279,7 @@ impl<T: Transport> State<T> {
         let is_last = link.streams.is_orphaned && link.streams.open == 0 && link.ended.is_none();
         if is_last && mem::take(&mut link.streams.is_orphaned) {
             link.ended = Some(CloseReason::Local);
-            self.transport.close(link.id);
+            self.links.transport.close(link.id);
         }
     }
 }

@@ -9,9 +9,10 @@
 //! readers (`transfers/admission.rs`), and sends at most two at a time.
 
 use super::super::State;
+use super::super::link::Link;
 use super::super::link_transfers::TransferKey;
 use super::super::outbox::{Class, Missing};
-use super::super::transfers::TransferOwner;
+use super::super::transfers::{SentMessage, TransferOwner};
 use super::StreamKey;
 use super::look::Stop;
 use crate::protocol::connection::MAX_TRANSFERS;
@@ -37,8 +38,8 @@ impl<T: Transport> State<T> {
         let Some(call) = stream.phase.call() else {
             unreachable!("a stream that is not open sends nothing");
         };
-        let (link_key, core) = (stream.link, stream.core.clone());
-        let of_link = self.links[link_key].transfers.outgoing.len();
+        let (on, core) = (stream.link, stream.core.clone());
+        let of_link = self.links[on].transfers.outgoing.len();
         let most = match of_link < MANY_UNDER_WAY {
             true => LONG_UNDER_WAY,
             false => 1,
@@ -46,13 +47,10 @@ impl<T: Transport> State<T> {
         if stream.sending.len() >= most {
             return Err(Stop::AwaitsTransfer);
         }
-        let link = &mut self.links[link_key];
         if of_link >= LONG_OF_STREAMS {
             return Err(Stop::Missing(Missing::Slot));
         }
-        let permit = self
-            .outbox
-            .permit(Class::Message, link, &mut self.transport);
+        let permit = self.links.permit(Class::Message, on);
         let permit = permit.map_err(Stop::Missing)?;
         let taken = core.lock().outbound.take_long();
         // The application may have given the call up since.
@@ -60,32 +58,32 @@ impl<T: Transport> State<T> {
             return Err(Stop::Missing(Missing::Connection));
         };
         permit.hold();
-        match self.prepare_transfer(link_key, 0, &mut message) {
-            Ok(prepared) => {
-                let flags = match frame.is_last {
-                    true => Flags::LAST,
-                    false => Flags::NONE,
-                };
-                let connection = &mut self.links[link_key].connection;
-                let kind = FrameKind::LongMessage;
-                let mut header = connection.next_header_with(kind, flags, call, ONE_MESSAGE);
-                let mut state = core.lock();
-                header.time_us = state.inbound.take_grant();
-                self.wakers.extend(state.outbound.wake_sender());
-                drop(state);
-                let owner = TransferOwner::Stream(key);
-                let transfer = self.send_transfer(link_key, prepared, header, &[], owner);
-                self.counters.streams.frames_sent.add(1);
+        let begin = |link: &mut Link<_>| {
+            let flags = match frame.is_last {
+                true => Flags::LAST,
+                false => Flags::NONE,
+            };
+            let kind = FrameKind::LongMessage;
+            let mut header = link
+                .connection
+                .next_header_with(kind, flags, call, ONE_MESSAGE);
+            header.time_us = core.lock().inbound.take_grant();
+            Some((header, TransferOwner::Stream(key)))
+        };
+        let links = &mut self.links;
+        let sent = self
+            .transfers
+            .send_long(links, on, Class::Message, &[], &mut message, begin);
+        match sent {
+            Ok((_, transfer)) => {
+                let sender = core.lock().outbound.wake_sender();
+                self.links.wakers.extend(sender);
+                self.links.counters.streams.frames_sent.add(1);
                 self.sends_for(key, transfer);
                 Ok(())
             }
             Err(missing) => {
                 core.lock().outbound.put_back(frame, message);
-                let link = &mut self.links[link_key];
-                drop(
-                    self.outbox
-                        .resume(Class::Message, link, &mut self.transport),
-                );
                 Err(Stop::Missing(missing))
             }
         }
@@ -100,11 +98,13 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Notes that nothing of a long message is under way any more. The stream may send the next one.
-    pub(in super::super) fn long_message_sent(&mut self, key: StreamKey, transfer: TransferKey) {
-        if let Some(stream) = self.streams.get_mut(key) {
-            stream.sending.retain(|sending| *sending != transfer);
-            self.streams.queue(key);
+    /// Notes that nothing of a long message is under way any more. Its stream may send the next one.
+    #[cold]
+    pub(in super::super) fn message_sent(&mut self, sent: SentMessage) {
+        // It may have ended meanwhile.
+        if let Some(stream) = self.streams.get_mut(sent.stream) {
+            stream.sending.retain(|sending| *sending != sent.key);
+            self.streams.queue(sent.stream);
         }
     }
 }

@@ -40,18 +40,23 @@ impl<T: Transport> Driver<T> {
         let (incoming, refusal) = match header.kind {
             FrameKind::LongRequest => self.receive_long_opening(link, header, metadata, &body)?,
             FrameKind::LongResponse => {
-                let mut state = self.state.borrow_mut();
+                let mut borrowed = self.state.borrow_mut();
+                let state = &mut *borrowed;
                 state.receive_long_answer(link, header, metadata, &body)?
             }
             _ => {
-                let mut state = self.state.borrow_mut();
+                let mut borrowed = self.state.borrow_mut();
+                let state = &mut *borrowed;
                 state.receive_long_message(link, header, metadata, &body)?
             }
         };
-        let mut state = self.state.borrow_mut();
-        state.take_piece(incoming, body.form, body.piece)?;
-        let completed = state.complete(incoming);
-        drop(state);
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        state
+            .transfers
+            .take_piece(&mut state.links, incoming, body.form, body.piece)?;
+        let completed = state.transfers.complete(&mut state.links, incoming);
+        drop(borrowed);
         if let Some((key, status)) = refusal {
             self.fail_receiving(key, status);
         }
@@ -97,22 +102,34 @@ impl<T: Transport> Driver<T> {
         };
         state.set_served(key, served);
         let purpose = Purpose::Stream(key);
-        let incoming = state.begin_incoming(link, header, metadata, body, purpose, None)?;
+        let incoming = state.transfers.begin_incoming(
+            &mut state.links,
+            link,
+            header,
+            metadata,
+            body,
+            purpose,
+            None,
+        )?;
         if refusal.is_none() {
             refusal = state.refuse_length(key, link, body.len);
         }
-        let refusal = refusal.or_else(|| state.admit_incoming(incoming));
+        let refusal =
+            refusal.or_else(|| state.transfers.admit_incoming(&mut state.links, incoming));
         let Some(status) = refusal else {
             state.receive_for(key, incoming);
             if let Some(deadline) = parts.deadline
                 && let Some(stream) = state.streams.get_mut(key)
             {
-                let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
+                let timer = state
+                    .links
+                    .timers
+                    .insert(deadline, TimerTarget::Stream(key));
                 stream.timer = Some(timer);
             }
             return Ok((incoming, None));
         };
-        state.stop_incoming(incoming);
+        state.transfers.stop_incoming(&mut state.links, incoming);
         Ok((incoming, Some((key, status))))
     }
 
@@ -193,7 +210,7 @@ impl<T: Transport> Driver<T> {
             _ => {
                 let mut core = stream.core.lock();
                 let left = core.inbound.complete_long(incoming.number(), message);
-                state.wakers.extend(core.inbound.reader.wake());
+                state.links.wakers.extend(core.inbound.reader.wake());
                 drop(core);
                 drop(left);
             }
@@ -214,7 +231,7 @@ impl<T: Transport> Driver<T> {
         let mut core = stream.core.lock();
         core.inbound.cut(incoming.number());
         // The end may have arrived before, and nothing else wakes the reader for it.
-        state.wakers.extend(core.inbound.reader.wake());
+        state.links.wakers.extend(core.inbound.reader.wake());
         drop(core);
         // Those before it go on.
         let (core, receiving) = (Arc::clone(&stream.core), stream.receiving.clone());
@@ -253,9 +270,17 @@ impl<T: Transport> State<T> {
             None => return Err(ProtocolError::UnknownCall { call }),
         };
         let purpose = key.map_or(Purpose::Nobody, Purpose::Stream);
-        let incoming = self.begin_incoming(link, header, &[], body, purpose, None)?;
+        let incoming = self.transfers.begin_incoming(
+            &mut self.links,
+            link,
+            header,
+            &[],
+            body,
+            purpose,
+            None,
+        )?;
         let Some(key) = key else {
-            self.stop_incoming(incoming);
+            self.transfers.stop_incoming(&mut self.links, incoming);
             return Ok((incoming, None));
         };
         let is_wanted = self.begin_long_message(key, header, metadata, incoming)?;
@@ -265,7 +290,7 @@ impl<T: Transport> State<T> {
             self.fetch_ahead(key);
             return Ok((incoming, None));
         }
-        self.stop_incoming(incoming);
+        self.transfers.stop_incoming(&mut self.links, incoming);
         if let Some(stream) = self.streams.get_mut(key) {
             stream.core.lock().inbound.cut(incoming.number());
         }
@@ -276,7 +301,7 @@ impl<T: Transport> State<T> {
     /// Returns the status of a message that is longer than this side receives on a stream.
     fn refuse_length(&mut self, key: StreamKey, link: LinkKey, len: u32) -> Option<Status> {
         let of_method = self.streams.get_mut(key).and_then(|stream| stream.longest);
-        let limit = MessageLimit::of_receiver(self.transport.limits()).and_method(of_method);
+        let limit = MessageLimit::of_receiver(self.links.transport.limits()).and_method(of_method);
         let direction = match self.links[link].is_server() {
             true => Direction::Request,
             false => Direction::Response,
@@ -302,7 +327,7 @@ impl<T: Transport> State<T> {
             return Err(ProtocolError::UnknownCall { call });
         }
         stream.was_used = true;
-        self.counters.streams.frames_received.add(1);
+        self.links.counters.streams.frames_received.add(1);
         let is_server = matches!(stream.phase, Phase::Serving(_));
         let mut core = stream.core.lock();
         if is_server && core.inbound.has_ended() {
@@ -324,7 +349,7 @@ impl<T: Transport> State<T> {
             core.inbound.end(StreamEnd::HalfClosed);
         }
         // The server has begun to answer.
-        self.wakers.extend(core.inbound.reader.wake());
+        self.links.wakers.extend(core.inbound.reader.wake());
         drop(core);
         // Its window may have been granted, and a stream whose reader has gone owes a grant.
         self.streams.queue(key);
@@ -351,18 +376,26 @@ impl<T: Transport> State<T> {
             true => Purpose::Stream(key),
             false => Purpose::Nobody,
         };
-        let incoming = self.begin_incoming(link, header, metadata, body, purpose, None)?;
+        let incoming = self.transfers.begin_incoming(
+            &mut self.links,
+            link,
+            header,
+            metadata,
+            body,
+            purpose,
+            None,
+        )?;
         self.note_answer(key, header);
         if !is_wanted {
-            self.stop_incoming(incoming);
+            self.transfers.stop_incoming(&mut self.links, incoming);
             self.remove_stream(key);
             return Ok((incoming, None));
         }
         let refusal = self.refuse_length(key, link, body.len);
-        let refusal = refusal.or_else(|| self.admit_incoming(incoming));
+        let refusal = refusal.or_else(|| self.transfers.admit_incoming(&mut self.links, incoming));
         match refusal {
             None => self.receive_for(key, incoming),
-            Some(_) => self.stop_incoming(incoming),
+            Some(_) => self.transfers.stop_incoming(&mut self.links, incoming),
         }
         Ok((incoming, refusal.map(|status| (key, status))))
     }
@@ -388,7 +421,7 @@ impl<T: Transport> State<T> {
         if let Phase::Answered { counters, code, .. } = &stream.phase
             && stream.receiving.is_empty()
         {
-            counters.end(&self.counters, *code);
+            counters.end(&self.links.counters, *code);
             self.remove_stream(key);
         }
     }
@@ -408,7 +441,7 @@ impl<T: Transport> State<T> {
             let Some(next) = next else { return };
             let mut receiving = stream.receiving.iter().copied();
             let incoming = receiving.find(|incoming| incoming.number() == next.transfer);
-            let ahead = incoming.map(|incoming| self.read_ahead(incoming));
+            let ahead = incoming.map(|incoming| self.transfers.read_ahead(&self.links, incoming));
             if let Some(None) = ahead
                 && !next.is_awaited
             {
@@ -416,7 +449,9 @@ impl<T: Transport> State<T> {
             }
             let ahead = ahead.flatten().filter(|_| !next.is_awaited);
             core.lock().inbound.begin_to_fetch(next.transfer, ahead);
-            if let Some(status) = incoming.and_then(|incoming| self.admit_incoming(incoming)) {
+            if let Some(status) = incoming
+                .and_then(|incoming| self.transfers.admit_incoming(&mut self.links, incoming))
+            {
                 self.streams.refuse(key, status);
             }
         }
@@ -450,7 +485,7 @@ impl<T: Transport> State<T> {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.receiving.retain(|other| *other != incoming);
         }
-        self.stop_incoming(incoming);
+        self.transfers.stop_incoming(&mut self.links, incoming);
     }
 
     /// Stops the long messages that are under way to a stream. Its reader, if there is one, gets those
@@ -465,10 +500,10 @@ impl<T: Transport> State<T> {
         let mut core = stream.core.lock();
         // Their numbers are used again.
         core.inbound.cut_incomplete();
-        self.wakers.extend(core.inbound.reader.wake());
+        self.links.wakers.extend(core.inbound.reader.wake());
         drop(core);
         for incoming in std::mem::take(&mut stream.receiving) {
-            self.stop_incoming(incoming);
+            self.transfers.stop_incoming(&mut self.links, incoming);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a stream needs is done, once per turn.
 
 use super::super::link::LinkKey;
+use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing, Permit};
 use super::super::{Driver, State};
 use super::{Phase, Serving, StreamKey};
@@ -82,7 +83,7 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.inline_frame.put_back(memory);
-        if !self.state.borrow().wakers.is_empty() {
+        if !self.state.borrow().links.wakers.is_empty() {
             self.wake_collected();
         }
     }
@@ -116,7 +117,7 @@ impl<T: Transport> State<T> {
         };
         if owes_grant {
             self.streams.grants.insert(link, key);
-            self.owe(link);
+            self.links.owe(link);
         }
         match stop {
             Stop::Drained => return self.next_for_answer(key),
@@ -180,14 +181,16 @@ impl<T: Transport> State<T> {
 
     /// Sends the messages of a stream, as far as its turn, credits and slots allow.
     fn send_messages(&mut self, key: StreamKey, memory: &mut InlineFrame) -> Looked {
-        let Self {
-            streams,
-            links,
+        let Self { streams, links, .. } = self;
+        let Links {
+            table,
             transport,
-            wakers,
             outbox,
+            wakers,
+            longest_inline,
+            counters,
             ..
-        } = self;
+        } = links;
         let nothing = Looked {
             stop: Stop::Missing(Missing::Connection),
             owes_grant: false,
@@ -198,7 +201,7 @@ impl<T: Transport> State<T> {
         let Some(call) = stream.phase.call() else {
             return nothing;
         };
-        let link = &mut links[stream.link];
+        let link = &mut table[stream.link];
         let mut core = stream.core.lock();
         core.begin_look();
         let slot_len = transport.limits().slot_len;
@@ -225,7 +228,7 @@ impl<T: Transport> State<T> {
                 Ok(permit) => permit,
                 Err(missing) => break Stop::Missing(missing),
             };
-            let body = match len <= self.longest_inline {
+            let body = match len <= *longest_inline {
                 true => Body::Inline(memory.frame_mut(len - HEADER_LEN)),
                 false => Body::Slot(len),
             };
@@ -255,7 +258,7 @@ impl<T: Transport> State<T> {
         let owes_grant = core.inbound.owes_grant();
         drop(core);
         if frames > 0 {
-            self.counters.streams.frames_sent.add(frames);
+            counters.streams.frames_sent.add(frames);
         }
         Looked { stop, owes_grant }
     }
@@ -274,10 +277,7 @@ impl<T: Transport> State<T> {
         else {
             return Next::Nothing;
         };
-        let link = &mut self.links[stream.link];
-        let permit = self
-            .outbox
-            .permit(Class::Message, link, &mut self.transport);
+        let permit = self.links.permit(Class::Message, stream.link);
         // The response takes it along.
         if permit.map(Permit::hold).is_ok() {
             return Next::Answer;
@@ -289,18 +289,18 @@ impl<T: Transport> State<T> {
     /// Lets a stream wait for a credit, or for room among the streams of its connection.
     pub(super) fn stall(&mut self, key: StreamKey) {
         let link = self.streams.entries[key].link;
-        let is_new = self.streams.stalled.insert(link, key);
-        self.counters.streams.stalled.add(is_new.into());
+        let is_new = self.links.outbox.streams.insert(link, key);
+        self.links.counters.streams.stalled.add(is_new.into());
     }
 
     /// Queues the stalled streams of connections that have credits again.
     fn resume_stalled(&mut self) {
-        for _ in 0..self.streams.stalled.groups() {
-            let Some(link) = self.streams.stalled.next_group() else {
+        for _ in 0..self.links.outbox.streams.groups() {
+            let Some(link) = self.links.outbox.streams.next_group() else {
                 break;
             };
             for _ in 0..self.links[link].connection.messages_allowed() {
-                let Some(key) = self.streams.stalled.pop(link) else {
+                let Some(key) = self.links.outbox.streams.pop(link) else {
                     break;
                 };
                 self.streams.queue(key);
@@ -311,7 +311,7 @@ impl<T: Transport> State<T> {
     /// Looks again at the streams of a link that wait for something that does not come any more.
     #[cold]
     pub(in super::super) fn resume_all(&mut self, link: LinkKey) {
-        let stalled = self.streams.stalled.take(link);
+        let stalled = self.links.outbox.streams.take(link);
         let awaiting_room = self.streams.awaiting_room.take(link);
         for key in stalled.into_iter().chain(awaiting_room) {
             self.streams.queue(key);

@@ -39,7 +39,7 @@ pub(crate) use self::open::StreamCapacity;
 pub(super) use self::receive::{OwnFutures, Reader};
 pub(crate) use super::handle::StreamRequest;
 use super::link::LinkKey;
-use super::link_streams::{LinkStreams, StreamKey};
+use super::link_streams::StreamKey;
 use super::link_transfers::{IncomingKey, TransferKey};
 use super::responses::BlockedResponse;
 use super::table::Table;
@@ -64,8 +64,6 @@ pub(crate) struct Streams {
     to_look: ReadySet<StreamKey>,
     /// In the latest turn, a stream had more to send than it could in its turn.
     has_more: bool,
-    /// Streams that wait for a credit.
-    stalled: Waiting<LinkKey, StreamKey>,
     /// Client: streams that wait until another one of their connection has ended.
     awaiting_room: Waiting<LinkKey, StreamKey>,
     /// Streams that owe a grant.
@@ -191,15 +189,10 @@ impl Streams {
         self.grants.len_of(link)
     }
 
-    /// Returns true if a stream of a connection waits for a credit.
-    pub(super) fn await_credits(&self, link: LinkKey) -> bool {
-        self.stalled.len_of(link) > 0
-    }
-
-    /// Returns a number other than 0 if streams wait for a turn or a credit.
+    /// Returns the number of streams that wait for a turn.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.to_look.len() | self.stalled.len()
+        self.to_look.len()
     }
 
     /// Returns true if a stream has more to send, for which nothing will wake the poller.

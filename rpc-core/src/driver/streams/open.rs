@@ -7,14 +7,12 @@ use bytes::Bytes;
 
 use super::super::call_table::WakeTarget;
 use super::super::handle::StreamRequest;
-use super::super::link::LinkKey;
+use super::super::link::{Link, LinkKey};
 use super::super::outbox::{Body, Class, Missing};
-use super::super::request_permit::on_peers_clock;
 use super::super::transfers::TransferOwner;
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey, Streams};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::clock::Clock;
 use crate::codec::Chunks;
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{
@@ -24,11 +22,7 @@ use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::{StreamSizes, coalesces};
 use crate::stream::wakers::wake_all;
-use crate::transport::{CloseReason, PeerClock, Transport};
-
-/// Receives that a client promises to a server with its first stream. The window grows as it is
-/// used up.
-const FIRST_WINDOW: u32 = 16;
+use crate::transport::{CloseReason, Transport};
 
 /// What would happen to a stream that is opened on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +68,10 @@ impl<T: Transport> Driver<T> {
         state.streams.entries.insert(stream);
         state.links[link].streams.open += 1;
         if let Some(deadline) = deadline {
-            let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
+            let timer = state
+                .links
+                .timers
+                .insert(deadline, TimerTarget::Stream(key));
             state.streams.entries[key].timer = Some(timer);
         }
         if sent.is_none() {
@@ -89,7 +86,7 @@ impl<T: Transport> Driver<T> {
     /// Returns what would happen to a stream that is opened now.
     pub(crate) fn stream_capacity(&self, link: LinkKey) -> StreamCapacity {
         let state = self.state.borrow();
-        let Some(link) = state.links.get(link) else {
+        let Some(link) = state.links.table.get(link) else {
             return StreamCapacity::None;
         };
         let connection = &link.connection;
@@ -110,13 +107,13 @@ impl<T: Transport> State<T> {
     /// Returns the reason that a stream cannot be opened. Otherwise, its message is in its frame if it
     /// fits, and else in parts.
     fn cause_not_to_open(&self, link: LinkKey, request: &mut StreamRequest) -> Option<Cause> {
-        let Some(entry) = self.links.get(link) else {
+        let Some(entry) = self.links.table.get(link) else {
             return Some(Cause::Disconnected(CloseReason::Local));
         };
         if let Some(reason) = entry.end() {
             return Some(Cause::Disconnected(reason));
         }
-        let limit = self.transport.longest_frame(entry.id);
+        let limit = self.links.transport.longest_frame(entry.id);
         let most = usize::from(u16::MAX);
         if request.metadata_len > most {
             return Some(Cause::metadata_too_long(request.metadata_len, most));
@@ -154,6 +151,7 @@ impl<T: Transport> State<T> {
         let entry = &self.links[link];
         StreamSizes {
             frame_room: self
+                .links
                 .transport
                 .longest_frame(entry.id)
                 .saturating_sub(HEADER_LEN),
@@ -173,12 +171,12 @@ impl<T: Transport> State<T> {
         core: &StreamCore,
         request: &mut StreamRequest,
     ) -> Option<CallId> {
-        let is_short = request.message.is_empty() && request.frame.len() <= self.longest_inline;
-        if !is_short || self.streams.waiting() != 0 || !self.has_window_for_streams(on) {
+        let is_short =
+            request.message.is_empty() && request.frame.len() <= self.links.longest_inline;
+        if !is_short || self.streams_wait() || !self.links.has_window_for_streams(on) {
             return None;
         }
-        let link = &mut self.links[on];
-        if link.announced_end().is_some() || self.streams.awaiting_room.len_of(on) > 0 {
+        if self.links[on].announced_end().is_some() || self.streams.awaiting_room.len_of(on) > 0 {
             return None;
         }
         let mut state = core.lock();
@@ -187,14 +185,10 @@ impl<T: Transport> State<T> {
         if has_work {
             return None;
         }
-        let permit = self
-            .outbox
-            .permit(Class::Opening, link, &mut self.transport)
-            .ok()?;
+        let time_us = self.links.on_peers_clock(on, request.deadline);
+        let permit = self.links.permit(Class::Opening, on).ok()?;
         state.begin_look();
         drop(state);
-        let peer = permit.transport.peer_clock(permit.link.id);
-        let time_us = time_on_peers_clock(&self.clock, peer, request);
         let mut frame = mem::take(&mut request.frame);
         let sent = permit.send(Body::Inline(&mut frame), |link, frame| {
             let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
@@ -209,7 +203,7 @@ impl<T: Transport> State<T> {
             return None;
         };
         request.counters.start();
-        self.counters.streams.opened.add(1);
+        self.links.counters.streams.opened.add(1);
         Some(call)
     }
 
@@ -221,7 +215,7 @@ impl<T: Transport> State<T> {
         if self.streams.awaiting_room.contains(key) {
             return false;
         }
-        if !self.has_window_for_streams(link_key) {
+        if !self.links.has_window_for_streams(link_key) {
             self.stall(key);
             return false;
         }
@@ -248,11 +242,8 @@ impl<T: Transport> State<T> {
     fn send_short_opening(&mut self, key: StreamKey) -> Result<(), Missing> {
         let link = self.streams.entries[key].link;
         let request = self.streams.opening(key);
-        let permit =
-            self.outbox
-                .permit(Class::Opening, &mut self.links[link], &mut self.transport)?;
-        let peer = permit.transport.peer_clock(permit.link.id);
-        let time_us = time_on_peers_clock(&self.clock, peer, request);
+        let time_us = self.links.on_peers_clock(link, request.deadline);
+        let permit = self.links.permit(Class::Opening, link)?;
         let call = permit.send(Body::Slot(request.frame.len()), |link, frame| {
             let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
             let connection = &mut link.connection;
@@ -268,44 +259,27 @@ impl<T: Transport> State<T> {
 
     fn send_long_opening(&mut self, key: StreamKey) -> Result<(), Missing> {
         let on = self.streams.entries[key].link;
-        self.outbox
-            .permit(Class::Opening, &mut self.links[on], &mut self.transport)?
-            .hold();
         let request = self.streams.opening(key);
-        let (metadata_len, mut message) = (request.metadata_len, mem::take(&mut request.message));
-        let prepared = self.prepare_transfer(on, metadata_len, &mut message);
-        let link = &mut self.links[on];
-        let call = match &prepared {
-            Ok(_) => link.calls.begin(&mut WakeTarget::Stream(key)),
-            Err(_) => None,
+        let time_us = self.links.on_peers_clock(on, request.deadline);
+        self.links.permit(Class::Opening, on)?.hold();
+        let mut message = mem::take(&mut request.message);
+        let (metadata, owner) = (&request.frame[HEADER_LEN..], TransferOwner::Stream(key));
+        let begin = |link: &mut Link<_>| {
+            let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
+            let kind = FrameKind::LongRequest;
+            let mut header = request_header(&mut link.connection, kind, call, request);
+            header.time_us = time_us;
+            Some((header, owner))
         };
-        let (prepared, call) = match (prepared, call) {
-            (Ok(prepared), Some(call)) => (prepared, call),
-            (prepared, _) => {
-                drop(
-                    self.outbox
-                        .resume(Class::Opening, link, &mut self.transport),
-                );
-                let missing = match prepared {
-                    Ok(prepared) => {
-                        message = self.cancel_transfer(prepared);
-                        Missing::CallId
-                    }
-                    Err(missing) => missing,
-                };
-                self.streams.opening(key).message = message;
-                return Err(missing);
-            }
-        };
+        let links = &mut self.links;
+        let sent =
+            self.transfers
+                .send_long(links, on, Class::Opening, metadata, &mut message, begin);
         let request = self.streams.opening(key);
-        let mut header =
-            request_header(&mut link.connection, FrameKind::LongRequest, call, request);
-        let peer = self.transport.peer_clock(link.id);
-        header.time_us = time_on_peers_clock(&self.clock, peer, request);
-        let frame = mem::take(&mut request.frame);
+        request.message = message;
+        let (call, transfer) = sent?;
+        request.frame = Vec::new();
         self.opened(key, call);
-        let (metadata, owner) = (&frame[HEADER_LEN..], TransferOwner::Stream(key));
-        let transfer = self.send_transfer(on, prepared, header, metadata, owner);
         self.sends_for(key, transfer);
         Ok(())
     }
@@ -314,21 +288,8 @@ impl<T: Transport> State<T> {
     fn opened(&mut self, key: StreamKey, call: CallId) {
         let counters = self.streams.opening(key).counters.clone();
         counters.start();
-        self.counters.streams.opened.add(1);
+        self.links.counters.streams.opened.add(1);
         self.streams.entries[key].phase = Phase::Sent { call, counters };
-    }
-
-    /// Makes sure that the server holds receives for messages and responses of streams.
-    pub(in super::super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
-        if self.links[link].connection.window_len() > 0 {
-            return true;
-        }
-        let receives = FIRST_WINDOW.min(self.free_for_growth().max(1));
-        let fits = self.promise(receives);
-        if fits {
-            self.links[link].connection.open_window(receives);
-        }
-        fits
     }
 }
 
@@ -357,10 +318,4 @@ fn request_header(
     // Longer metadata was refused.
     header.metadata_len = request.metadata_len as u16;
     header
-}
-
-/// Returns the deadline of a request for its header, 0 if it has none.
-fn time_on_peers_clock(clock: &Clock, peer: Option<PeerClock>, request: &StreamRequest) -> u32 {
-    let on_peers_clock = |deadline| on_peers_clock(clock, peer, deadline, clock.now());
-    request.deadline.map_or(0, on_peers_clock)
 }

@@ -8,10 +8,7 @@ use super::super::link::LinkKey;
 use super::super::tasks::{TaskKey, Tasks};
 use super::{Phase, Serving, StreamKey};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{
-    CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, HEADER_LEN,
-    TransferId,
-};
+use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
 use crate::stream::batch::MessageForm;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::reader::ReaderWake;
@@ -53,35 +50,13 @@ impl<T: Transport> State<T> {
         };
         match outcome {
             Ok(reader) => {
-                self.release_received(link, buf);
+                self.links.release_received(link, buf);
                 reader
             }
             Err(error) => {
-                self.close_for_violation(link, buf, error);
+                self.links.close_for_violation(link, buf, error);
                 Reader::Nobody
             }
-        }
-    }
-
-    /// Releases the slot of a frame that took a credit, and records the credit as owed.
-    #[inline(always)]
-    pub(in super::super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
-        self.transport.release(buf);
-        if let Some(entry) = self.links.get_mut(link)
-            && (entry.owe_credit() || entry.connection.wants_control_frame())
-        {
-            self.after_owing(link);
-        }
-    }
-
-    /// Grows the window of a client that uses all of it, and owes a control frame if many credits are owed:
-    /// fewer wait for a frame that carries them.
-    #[cold]
-    fn after_owing(&mut self, link: LinkKey) {
-        self.grow_window(link);
-        let entry = self.links.get(link);
-        if entry.is_some_and(|entry| entry.connection.wants_control_frame()) {
-            self.owe(link);
         }
     }
 
@@ -101,7 +76,7 @@ impl<T: Transport> State<T> {
         }
         stream.was_used = true;
         stream.core.note_arrival();
-        self.counters.streams.frames_received.add(1);
+        self.links.counters.streams.frames_received.add(1);
         // The header was parsed: the metadata is within the frame.
         let (metadata, messages) = body.split_at(header.metadata_len.into());
         // Other selectors were refused.
@@ -165,7 +140,7 @@ impl<T: Transport> State<T> {
     /// Returns the stream of a call that a peer names.
     #[inline]
     pub(super) fn stream_of(&mut self, link: LinkKey, call: CallId) -> Option<StreamKey> {
-        let link = self.links.get_mut(link)?;
+        let link = self.links.table.get_mut(link)?;
         if link.is_server() {
             link.streams.served_stream(call)
         } else {
@@ -173,28 +148,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Handles the entries of a control frame. Returns the calls that the client has cancelled.
-    pub(in super::super) fn receive_control(
-        &mut self,
-        link: LinkKey,
-        entries: ControlEntries<'_>,
-    ) -> Result<Vec<CallId>, ProtocolError> {
-        let mut cancelled = Vec::new();
-        let is_server = self.links[link].is_server();
-        for ControlEntry { call, request } in entries {
-            match request {
-                ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,
-                ControlRequest::Cancel if is_server => cancelled.push(call),
-                ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
-                ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
-                    self.receive_transfer_entry(link, TransferId(call.0), request)?;
-                }
-            }
-        }
-        Ok(cancelled)
-    }
-
-    fn receive_grant(
+    pub(in super::super) fn receive_grant(
         &mut self,
         link: LinkKey,
         call: CallId,

@@ -20,7 +20,9 @@ use std::time::Duration;
 use super::super::held_memory::Account;
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
-use super::super::{Driver, State, TimerTarget};
+use super::super::links::Links;
+use super::super::transfers::Transfers;
+use super::super::{Driver, TimerTarget};
 use super::incoming::Place;
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind};
@@ -61,16 +63,20 @@ pub(super) enum NoMemory {
     NotRead,
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
     /// ends if it gets none.
-    pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
-        let incoming = &self.transfers.incoming[key];
+    pub(in super::super) fn admit_incoming(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+    ) -> Option<Status> {
+        let incoming = &self.incoming[key];
         let (len, form) = (incoming.len, incoming.form);
         if form == FRAGMENT && len <= FREE_FRAGMENTS {
-            self.charge_incoming(key);
-            self.expect_progress(key);
-            let incoming = &mut self.transfers.incoming[key];
+            self.charge_incoming(links, key);
+            self.expect_progress(links, key);
+            let incoming = &mut self.incoming[key];
             incoming.is_accepted = true;
             let mut bytes = match mem::replace(&mut incoming.place, Place::Nowhere) {
                 Place::Waiting(bytes) => bytes,
@@ -80,51 +86,54 @@ impl<T: Transport> State<T> {
             incoming.place = Place::Heap(bytes);
             return None;
         }
-        let memory = match self.transfers.waiting.has_class_of(len) {
+        let memory = match self.waiting.has_class_of(len) {
             true => Err(NoMemory::NotYet),
-            false => self.memory_for(key),
+            false => self.memory_for(links, key),
         };
         let reason = match memory {
-            Ok(memory) => match self.place(key, memory) {
+            Ok(memory) => match self.place(links, key, memory) {
                 true => return None,
                 false => NoMemory::NotRead,
             },
             Err(reason) => reason,
         };
-        if self.is_refused(reason) {
-            self.counters.transfers.refused.add(1);
-            return Some(self.no_memory(key, reason));
+        if self.is_refused(links, reason) {
+            links.counters.transfers.refused.add(1);
+            return Some(self.no_memory(links, key, reason));
         }
-        self.counters.transfers.waited.add(1);
-        self.transfers.waiting.push(key, len);
-        self.transfers.note_work();
+        links.counters.transfers.waited.add(1);
+        self.waiting.push(key, len);
         // A response has a time limit, also one that ends a stream: its server keeps the pieces
         // exposed, and closes the connection if they are not released.
-        if self.transfers.incoming[key].header.kind == FrameKind::LongResponse {
-            let end = self.clock.now() + LONGEST_WAIT;
-            let timer = self.timers.insert(end, TimerTarget::Incoming(key));
-            self.transfers.incoming[key].timer = Some(timer);
+        if self.incoming[key].header.kind == FrameKind::LongResponse {
+            let end = links.clock.now() + LONGEST_WAIT;
+            let timer = links.timers.insert(end, TimerTarget::Incoming(key));
+            self.incoming[key].timer = Some(timer);
         }
         None
     }
 
-    fn memory_for(&mut self, key: IncomingKey) -> Result<T::Memory, NoMemory> {
-        let incoming = &self.transfers.incoming[key];
+    fn memory_for(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+    ) -> Result<T::Memory, NoMemory> {
+        let incoming = &self.incoming[key];
         let len = incoming.len;
-        let link = &self.links[incoming.link].transfers;
+        let link = &links[incoming.link].transfers;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
         // Messages that wait for a reader must not keep calls from getting memory. They have a limit of
         // their own.
         let ahead = link.read_ahead.load(Ordering::Relaxed);
         let used = used.saturating_sub(ahead);
-        let cap = self.transport.limits().connection_memory;
+        let cap = links.transport.limits().connection_memory;
         // A single message has room whatever the cap, and whatever the application keeps.
         let is_only = link.receiving <= ahead;
         if !is_only && used + u64::from(len) > cap {
             return Err(NoMemory::OfConnection);
         }
-        let id = self.links[incoming.link].id;
-        match self.transport.allocate_for(id, len as usize) {
+        let id = links[incoming.link].id;
+        match links.transport.allocate_for(id, len as usize) {
             Ok(memory) => Ok(memory),
             Err(AllocateError::TooLong { limit, .. }) => Err(NoMemory::TooLong { limit }),
             Err(AllocateError::NotNow) => Err(NoMemory::NotYet),
@@ -134,12 +143,16 @@ impl<T: Transport> State<T> {
 
     /// Counts a message of a stream as fetched ahead of its reader. Returns `None` if it exceeds the
     /// limit for such messages, which leaves memory for the longest message of a call.
-    pub(in super::super) fn read_ahead(&self, key: IncomingKey) -> Option<ReadAhead> {
-        let incoming = &self.transfers.incoming[key];
+    pub(in super::super) fn read_ahead(
+        &self,
+        links: &Links<T>,
+        key: IncomingKey,
+    ) -> Option<ReadAhead> {
+        let incoming = &self.incoming[key];
         let len = u64::from(incoming.len);
-        let of_link = &self.links[incoming.link].transfers.read_ahead;
-        let of_all = &self.transfers.read_ahead;
-        let limits = self.transport.limits();
+        let of_link = &links[incoming.link].transfers.read_ahead;
+        let of_all = &self.read_ahead;
+        let limits = links.transport.limits();
         let longest = limits.max_message_len as u64;
         let room = (limits.message_memory * 7 / 16).saturating_sub(longest);
         let room = room.min(limits.message_memory / READ_AHEAD_PART);
@@ -150,39 +163,39 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns true if a message that gets no memory now does not wait for it.
-    fn is_refused(&self, reason: NoMemory) -> bool {
+    fn is_refused(&self, links: &Links<T>, reason: NoMemory) -> bool {
         match reason {
             NoMemory::TooLong { .. } | NoMemory::NotRead => true,
             NoMemory::NotYet => false,
             NoMemory::OfConnection | NoMemory::OfPoller => {
-                !self.transport.limits().waits_for_memory
+                !links.transport.limits().waits_for_memory
             }
         }
     }
 
-    fn charge_incoming(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key];
+    fn charge_incoming(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let incoming = &mut self.incoming[key];
         incoming.charged = incoming.len.into();
-        self.links[incoming.link].transfers.receiving += incoming.charged;
-        self.transfers.receiving += incoming.charged;
+        links[incoming.link].transfers.receiving += incoming.charged;
+        self.receiving += incoming.charged;
     }
 
     /// Records that the memory of a message is no longer being received into.
-    pub(super) fn discharge(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key];
+    pub(super) fn discharge(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let incoming = &mut self.incoming[key];
         let charged = mem::take(&mut incoming.charged);
-        self.transfers.receiving -= charged;
-        if let Some(link) = self.links.get_mut(incoming.link) {
+        self.receiving -= charged;
+        if let Some(link) = links.table.get_mut(incoming.link) {
             link.transfers.receiving -= charged;
         }
     }
 
     /// Lets a message arrive in `memory`. Returns false if the transport cannot begin another fetch:
     /// the message is then refused.
-    fn place(&mut self, key: IncomingKey, mut memory: T::Memory) -> bool {
-        self.charge_incoming(key);
-        self.expect_progress(key);
-        let incoming = &mut self.transfers.incoming[key];
+    fn place(&mut self, links: &mut Links<T>, key: IncomingKey, mut memory: T::Memory) -> bool {
+        self.charge_incoming(links, key);
+        self.expect_progress(links, key);
+        let incoming = &mut self.incoming[key];
         incoming.is_accepted = true;
         if incoming.form == FRAGMENT {
             if let Place::Waiting(bytes) = &incoming.place
@@ -193,71 +206,71 @@ impl<T: Transport> State<T> {
             incoming.place = Place::Memory(memory);
             // Its sender waits for that.
             incoming.owed.is_accepted = true;
-            self.owe_entry(key);
+            self.owe_entry(links, key);
             return true;
         }
-        let id = self.links[incoming.link].id;
-        let Ok(fetch) = self.transport.begin_fetch(id, memory) else {
+        let id = links[incoming.link].id;
+        let Ok(fetch) = links.transport.begin_fetch(id, memory) else {
             incoming.place = Place::Nowhere;
-            self.cancel_incoming_timer(key);
-            self.discharge(key);
+            self.cancel_incoming_timer(links, key);
+            self.discharge(links, key);
             // If the connection has ended, the next event reports it.
-            return self.transport.longest_frame(id) == 0;
+            return links.transport.longest_frame(id) == 0;
         };
         incoming.place = Place::Fetch(fetch);
         if !incoming.has_begun {
             // Its sender may have no memory to expose before it knows that the message is fetched.
             incoming.owed.is_accepted = true;
-            self.owe_entry(key);
+            self.owe_entry(links, key);
         }
-        self.transfers.fetches.insert(fetch, key);
-        self.fetch_announced(key, fetch);
+        self.fetches.insert(fetch, key);
+        self.fetch_announced(links, key, fetch);
         true
     }
 
     /// Gives free memory to messages that wait. Returns those that are to be refused instead, and why.
-    fn place_waiting(&mut self) -> Vec<(IncomingKey, NoMemory)> {
+    fn place_waiting(&mut self, links: &mut Links<T>) -> Vec<(IncomingKey, NoMemory)> {
         let mut refused = Vec::new();
-        let mut next = self.transfers.waiting.class_from(0);
+        let mut next = self.waiting.class_from(0);
         while let Some(class) = next {
             // A message whose connection is at its limit does not hold up those of other
             // connections.
             let mut full: Vec<LinkKey> = Vec::new();
             let mut at = 0;
-            while let Some(key) = self.transfers.waiting.get(class, at) {
+            while let Some(key) = self.waiting.get(class, at) {
                 at += 1;
-                let link = self.transfers.incoming[key].link;
+                let link = self.incoming[key].link;
                 if full.contains(&link) {
                     continue;
                 }
-                match self.memory_for(key) {
+                match self.memory_for(links, key) {
                     Ok(memory) => {
                         at -= 1;
-                        self.transfers.waiting.remove_at(class, at);
-                        if !self.place(key, memory) {
+                        self.waiting.remove_at(class, at);
+                        if !self.place(links, key, memory) {
                             refused.push((key, NoMemory::NotRead));
                         }
                     }
-                    Err(reason) if self.is_refused(reason) => refused.push((key, reason)),
+                    Err(reason) if self.is_refused(links, reason) => refused.push((key, reason)),
                     Err(NoMemory::OfConnection) => full.push(link),
                     Err(_) => break,
                 }
             }
-            next = self.transfers.waiting.class_from(class + 1);
+            next = self.waiting.class_from(class + 1);
         }
         refused
     }
 
-    pub(super) fn cancel_incoming_timer(&mut self, key: IncomingKey) {
-        if let Some(timer) = self.transfers.incoming[key].timer.take() {
-            self.timers.cancel(timer);
+    pub(super) fn cancel_incoming_timer(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        if let Some(timer) = self.incoming[key].timer.take() {
+            links.timers.cancel(timer);
         }
     }
 
     /// Builds the status of a call whose message is not received.
     #[cold]
-    pub(super) fn no_memory(&self, key: IncomingKey, reason: NoMemory) -> Status {
-        let len = self.transfers.incoming[key].len;
+    pub(super) fn no_memory(&self, links: &Links<T>, key: IncomingKey, reason: NoMemory) -> Status {
+        let len = self.incoming[key].len;
         Status::resource_exhausted(match reason {
             NoMemory::TooLong { limit } => format!(
                 "the receiver has no memory for a message of {len} bytes: it can register {limit} bytes for \
@@ -270,31 +283,31 @@ impl<T: Transport> State<T> {
             ),
             NoMemory::OfConnection | NoMemory::OfPoller | NoMemory::NotYet => format!(
                 "the receiver has no memory for a message of {len} bytes: {}",
-                self.use_of_memory(key)
+                self.use_of_memory(links, key)
             ),
         })
     }
 
     /// Builds the status of a call whose deadline has passed while its request waited for memory.
     #[cold]
-    pub(super) fn waited_until_deadline(&self, key: IncomingKey) -> Status {
+    pub(super) fn waited_until_deadline(&self, links: &Links<T>, key: IncomingKey) -> Status {
         Status::deadline_exceeded(format!(
             "the deadline passed while the request's message of {} bytes waited for memory of the server; \
              the call did not run: {}",
-            self.transfers.incoming[key].len,
-            self.use_of_memory(key)
+            self.incoming[key].len,
+            self.use_of_memory(links, key)
         ))
     }
 
     /// Says what uses the memory that a message waits for, and what the limits are.
-    fn use_of_memory(&self, key: IncomingKey) -> String {
-        let incoming = &self.transfers.incoming[key];
-        let link = &self.links[incoming.link].transfers;
+    fn use_of_memory(&self, links: &Links<T>, key: IncomingKey) -> String {
+        let incoming = &self.incoming[key];
+        let link = &links[incoming.link].transfers;
         let own = link.receiving;
         let kept = link.account.as_ref().map_or(0, |account| account.held());
-        let all = self.transfers.receiving + self.transfers.memory.held();
+        let all = self.receiving + self.memory.held();
         let others = all.saturating_sub(own + kept);
-        let limits = self.transport.limits();
+        let limits = links.transport.limits();
         format!(
             "{own} bytes are used by messages that arrive on this connection, {kept} by fields of its \
              messages that the application keeps, and {others} by other connections of its poller. The \
@@ -307,9 +320,9 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns the account of the bytes that the application keeps of a link's messages.
-    pub(super) fn account_of(&mut self, link: LinkKey) -> Arc<Account> {
-        let memory = &self.transfers.memory;
-        let account = &mut self.links[link].transfers.account;
+    pub(super) fn account_of(&mut self, links: &mut Links<T>, link: LinkKey) -> Arc<Account> {
+        let memory = &self.memory;
+        let account = &mut links[link].transfers.account;
         let account = account.get_or_insert_with(|| Account::new(Arc::clone(memory)));
         Arc::clone(account)
     }
@@ -318,7 +331,10 @@ impl<T: Transport> State<T> {
 impl<T: Transport> Driver<T> {
     /// Gives memory to the messages that wait, if there is some.
     pub(super) fn admit_waiting(&self) {
-        let refused = self.state.borrow_mut().place_waiting();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let refused = state.transfers.place_waiting(&mut state.links);
+        drop(borrowed);
         for (key, reason) in refused {
             self.refuse_waiting(key, reason);
         }

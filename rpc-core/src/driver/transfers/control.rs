@@ -1,11 +1,11 @@
 //! The entries of control frames that the receiver of a long message sends to its sender.
 
-use std::collections::VecDeque;
 use std::{mem, thread};
 
+use super::super::Driver;
 use super::super::link::LinkKey;
-use super::super::link_transfers::{IncomingKey, LinkTransfers};
-use super::super::{Driver, State};
+use super::super::link_transfers::IncomingKey;
+use super::super::links::Links;
 use super::Transfers;
 use super::arrival::Purpose;
 use super::incoming::{Incoming, Place};
@@ -36,50 +36,37 @@ impl<T: Transport> Driver<T> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Queues a message's entries for the next control frame.
-    pub(super) fn owe_entry(&mut self, key: IncomingKey) {
-        let link = self.transfers.incoming[key].link;
-        self.transfers.owed.insert(link, key);
-        self.owe(link);
+    pub(super) fn owe_entry(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let link = self.incoming[key].link;
+        self.owed.insert(link, key);
+        links.owe(link);
     }
 
     /// Removes a message if nothing of it follows in either direction.
-    pub(super) fn forget_if_done(&mut self, key: IncomingKey) {
-        let Some(incoming) = self.transfers.incoming.get(key) else {
+    pub(super) fn forget_if_done(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let Some(incoming) = self.incoming.get(key) else {
             return;
         };
-        if incoming.is_done() && !self.transfers.owed.contains(key) {
-            let link = &mut self.links[incoming.link].transfers;
+        if incoming.is_done() && !self.owed.contains(key) {
+            let link = &mut links[incoming.link].transfers;
             link.incoming.remove(&incoming.id);
-            self.transfers.incoming.remove(key);
+            self.incoming.remove(key);
         }
     }
 }
 
-impl<M> Incoming<M> {
-    /// Returns true if nothing follows in either direction but entries. A message that somebody wants
-    /// is not done: if its memory has gone with its connection, the end of the connection ends it.
-    fn is_done(&self) -> bool {
-        let is_nowhere = matches!(self.place, Place::Nowhere);
-        let is_wanted = !matches!(self.purpose, Purpose::Nobody);
-        self.is_announced && is_nowhere && !is_wanted
-    }
-}
-
-impl LinkTransfers {
-    /// Makes entries for a control frame, which may be sent now.
-    pub(in super::super) fn collect_entries<M>(
-        &mut self,
-        link: LinkKey,
-        transfers: &mut Transfers<M>,
-        entries: &mut VecDeque<ControlEntry>,
-    ) {
-        while let Some(key) = transfers.owed.pop(link) {
-            let incoming = &mut transfers.incoming[key];
+impl<T: Transport> Transfers<T> {
+    /// Makes entries about the messages of a connection. Called only when a control frame may be sent.
+    pub(in super::super) fn collect_entries(&mut self, link: LinkKey, links: &mut Links<T>) {
+        let link_entry = &mut links[link];
+        while let Some(key) = self.owed.pop(link) {
+            let incoming = &mut self.incoming[key];
             let owed = mem::take(&mut incoming.owed);
             let mut push = |request| {
-                entries.push_back(ControlEntry::of_transfer(incoming.id, request));
+                let entry = ControlEntry::of_transfer(incoming.id, request);
+                link_entry.entries.push(entry);
             };
             if owed.is_accepted {
                 push(ControlRequest::Accepted);
@@ -91,9 +78,19 @@ impl LinkTransfers {
                 push(ControlRequest::Fetched(owed.fetched));
             }
             if incoming.is_done() {
-                self.incoming.remove(&incoming.id);
-                transfers.incoming.remove(key);
+                link_entry.transfers.incoming.remove(&incoming.id);
+                self.incoming.remove(key);
             }
         }
+    }
+}
+
+impl<M> Incoming<M> {
+    /// Returns true if nothing follows in either direction but entries. A message that somebody wants
+    /// is not done: if its memory has gone with its connection, the end of the connection ends it.
+    fn is_done(&self) -> bool {
+        let is_nowhere = matches!(self.place, Place::Nowhere);
+        let is_wanted = !matches!(self.purpose, Purpose::Nobody);
+        self.is_announced && is_nowhere && !is_wanted
     }
 }

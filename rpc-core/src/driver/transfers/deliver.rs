@@ -1,13 +1,15 @@
 //! Delivers complete messages to their handlers, calls and streams.
 
+use super::super::Driver;
 use super::super::call_table::WakeTarget;
 use super::super::incoming::RequestParts;
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
+use super::super::links::Links;
 use super::super::response::{LongResponse, Response, ResponseFrame};
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
-use super::super::{Driver, State};
+use super::super::transfers::Transfers;
 use super::arrival::{Completed, LongMessage, Purpose};
 use super::incoming::Place;
 use crate::call_error::{CallError, Cause, Execution};
@@ -22,39 +24,43 @@ const LEAST_SHARED: usize = 4096;
 /// A field shares the memory of its message only if the message is at most this many times as long.
 const SHARED_PART: usize = 16;
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Takes a message out of its memory if all of it has arrived.
-    pub(in super::super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
-        let incoming = self.transfers.incoming.get_mut(key)?;
+    pub(in super::super) fn complete(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+    ) -> Option<Completed> {
+        let incoming = self.incoming.get_mut(key)?;
         let is_complete = incoming.received == incoming.len;
         if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
             return None;
         }
         let (len, link) = (incoming.len as usize, incoming.link);
         // Before the message counts as kept itself.
-        let share_from = self.share_from(link, len);
-        let incoming = &mut self.transfers.incoming[key];
+        let share_from = self.share_from(links, link, len);
+        let incoming = &mut self.incoming[key];
         let message = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
             Place::Memory(memory) => Box::new(memory).freeze(len),
             Place::Waiting(bytes) | Place::Heap(bytes) => bytes.into(),
             Place::Fetch(fetch) => {
-                self.transfers.fetches.remove(&fetch);
-                match self.transport.finish_fetch(fetch) {
+                self.fetches.remove(&fetch);
+                match links.transport.finish_fetch(fetch) {
                     Some(memory) => Box::new(memory).freeze(len),
                     // The connection has ended, and the next event reports it.
                     None => {
-                        self.discharge(key);
+                        self.discharge(links, key);
                         return None;
                     }
                 }
             }
             Place::Cancelling(_) | Place::Nowhere => return None,
         };
-        self.discharge(key);
-        self.cancel_incoming_timer(key);
-        let message = self.account_of(link).hold(message);
-        let purpose = self.take_purpose(key);
-        let incoming = &mut self.transfers.incoming[key];
+        self.discharge(links, key);
+        self.cancel_incoming_timer(links, key);
+        let message = self.account_of(links, link).hold(message);
+        let purpose = self.take_purpose(links, key);
+        let incoming = &mut self.incoming[key];
         let completed = Completed::Message {
             link,
             key,
@@ -66,21 +72,18 @@ impl<T: Transport> State<T> {
                 share_from,
             },
         };
-        self.forget_if_done(key);
+        self.forget_if_done(links, key);
         Some(completed)
     }
 
     /// Returns the length from which the fields of a message share its memory. Shorter fields are
     /// copied, so that none keeps a much longer message; and all of them while the application keeps
     /// much already, in this poller or in the process.
-    fn share_from(&self, link: LinkKey, len: usize) -> usize {
-        let limits = self.transport.limits();
-        let account = self.links[link].transfers.account.as_ref();
+    fn share_from(&self, links: &Links<T>, link: LinkKey, len: usize) -> usize {
+        let limits = links.transport.limits();
+        let account = links[link].transfers.account.as_ref();
         let of_link = account.map_or(0, |account| account.held());
-        let kept = self
-            .transport
-            .kept_memory()
-            .max(self.transfers.memory.held());
+        let kept = links.transport.kept_memory().max(self.memory.held());
         let is_short = kept > limits.message_memory / 2 || of_link > limits.connection_memory / 2;
         match is_short {
             true => usize::MAX,
@@ -131,16 +134,16 @@ impl<T: Transport> Driver<T> {
             })),
         });
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link) else {
+        let Some(entry) = state.links.table.get_mut(link) else {
             return;
         };
         let (waiting, timer) = entry.calls.end_long(call, response);
         if let Some(timer) = timer {
-            state.timers.cancel(timer);
+            state.links.timers.cancel(timer);
         }
         match waiting {
             WakeTarget::BlockOn => self.block_on_waker.wake(),
-            WakeTarget::Permit(permit) => state.settled.push(permit),
+            WakeTarget::Permit(permit) => state.links.settled.push(permit),
             WakeTarget::None | WakeTarget::Stream(_) => {}
             WakeTarget::Task(waker) => {
                 drop(state);

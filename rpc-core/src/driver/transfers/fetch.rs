@@ -1,20 +1,28 @@
 //! The receiver's part of a long message: reads its segments.
 
+use super::super::Driver;
 use super::super::link_transfers::IncomingKey;
-use super::super::{Driver, State};
+use super::super::links::Links;
+use super::super::transfers::Transfers;
 use super::incoming::Place;
 use crate::transport::{ConnectionId, FetchKey, Transport};
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Begins to fetch the segments that have been announced.
-    pub(super) fn fetch_announced(&mut self, key: IncomingKey, fetch: FetchKey) {
-        let incoming = &mut self.transfers.incoming[key];
+    pub(super) fn fetch_announced(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        fetch: FetchKey,
+    ) {
+        let incoming = &mut self.incoming[key];
         for segment in incoming.segments.drain(..) {
             // The lengths add up to no more than the message's.
-            self.transport
+            links
+                .transport
                 .fetch(fetch, segment, incoming.fetching as usize);
             incoming.fetching += segment.len;
-            self.counters.transfers.reads.add(1);
+            links.counters.transfers.reads.add(1);
         }
     }
 }
@@ -40,11 +48,11 @@ impl<T: Transport> Driver<T> {
         incoming.received += len;
         incoming.unfetched = incoming.unfetched.saturating_sub(1);
         incoming.owed.fetched += 1;
-        let counters = &state.counters.transfers;
+        let counters = &state.links.counters.transfers;
         counters.bytes_received.add(len.into());
         counters.bytes_fetched.add(len.into());
-        state.owe_entry(key);
-        let completed = state.complete(key);
+        state.transfers.owe_entry(&mut state.links, key);
+        let completed = state.transfers.complete(&mut state.links, key);
         drop(borrowed);
         self.conclude(completed);
     }
@@ -55,8 +63,8 @@ impl<T: Transport> Driver<T> {
     pub(in super::super) fn fetch_cancelled(&self, _: ConnectionId, fetch: FetchKey) {
         let state = &mut *self.state.borrow_mut();
         if let Some(key) = state.transfers.fetches.remove(&fetch) {
-            state.cancel_incoming_timer(key);
-            state.nothing_is_read(key);
+            state.transfers.cancel_incoming_timer(&mut state.links, key);
+            state.transfers.nothing_is_read(&mut state.links, key);
         }
     }
 }

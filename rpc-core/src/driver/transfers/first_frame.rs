@@ -5,17 +5,18 @@ use std::mem;
 
 use bytes::Buf;
 
-use super::super::State;
 use super::super::held_memory::Encoding;
-use super::super::link::LinkKey;
+use super::super::link::{Link, LinkKey};
 use super::super::link_transfers::TransferKey;
+use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing};
+use super::super::transfers::Transfers;
 use super::looks::Looks;
 use super::outgoing::{Awaited, FIRST_SEGMENTS, Outgoing, TransferOwner};
 use super::pump::Sent;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
-    FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+    CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use crate::transport::{
     Chunks, ExposeError, ExposureKey, LongMessages, MessageMemory, RemoteSegment, Transport,
@@ -39,47 +40,84 @@ const MOST_FRAMES_AT_ONCE: usize = 8;
 /// that arrive: otherwise, two peers could each wait for memory until the other has received.
 const ENCODED_PART: u64 = 4;
 
-/// A first frame that can be sent: its slot is reserved, and its piece is exposed.
-pub(in super::super) struct PreparedTransfer<B> {
-    link: LinkKey,
+/// A first frame that can be sent.
+struct Prepared<B> {
     buf: B,
+    first: FirstPiece,
+}
+
+/// The first piece of a message.
+struct FirstPiece {
     /// The whole message, if some of it is exposed.
     before: Chunks,
-    /// What has not been exposed.
-    rest: Chunks,
     segments: Vec<RemoteSegment>,
     exposed: VecDeque<(ExposureKey, u32)>,
     copied: u64,
     form: u16,
-    metadata_len: usize,
 }
 
-impl<T: Transport> State<T> {
-    /// Makes everything ready for the first frame of a long message, with metadata of this length.
-    /// Takes the message. [`send_transfer`](Self::send_transfer) or
-    /// [`cancel_transfer`](Self::cancel_transfer) must follow.
+impl<T: Transport> Transfers<T> {
+    /// Sends a frame whose body is long: its first piece, and all others if they are few. Otherwise
+    /// they follow in later turns. Takes the message. What frames of this class need was taken, and
+    /// held. `begin` returns the header, with the number of its call. It returns `None` if there is no
+    /// number.
     ///
     /// # Errors
     ///
-    /// Returns [`Missing`] if it cannot be sent, at the moment or at all. Nothing was taken.
+    /// Returns what is missing. The message, and what was taken for the frame, were given back.
     #[cold]
-    pub(in super::super) fn prepare_transfer(
+    pub(in super::super) fn send_long(
         &mut self,
+        links: &mut Links<T>,
+        on: LinkKey,
+        class: Class,
+        metadata: &[u8],
+        message: &mut Chunks,
+        begin: impl FnOnce(&mut Link<T::RecvBuf>) -> Option<(FrameHeader, TransferOwner)>,
+    ) -> Result<(CallId, TransferKey), Missing> {
+        let prepared = self.prepare(links, on, metadata.len(), message);
+        let permit = links.resume(class, on);
+        let Prepared { buf, mut first } = prepared?;
+        let Some((header, owner)) = begin(permit.link) else {
+            drop(permit);
+            links.transport.cancel(buf);
+            self.conceal_all(links, on, first.exposed);
+            if first.form == SEGMENTS {
+                *message = first.before;
+            }
+            return Err(Missing::CallId);
+        };
+        permit.hold();
+        let key = self.send_first(
+            links,
+            on,
+            (buf, &mut first),
+            (header, owner),
+            metadata,
+            message,
+        );
+        Ok((header.call, key))
+    }
+
+    /// Makes everything ready for the first frame of a long message, with metadata of this length.
+    /// What was exposed is taken out of the message.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is missing. Nothing was taken.
+    fn prepare(
+        &mut self,
+        links: &mut Links<T>,
         key: LinkKey,
         metadata_len: usize,
         message: &mut Chunks,
-    ) -> Result<PreparedTransfer<T::SendBuf>, Missing> {
-        let Some(link) = self.links.get(key) else {
-            return Err(Missing::Connection);
-        };
-        if link.ended.is_some() {
-            return Err(Missing::Connection);
-        }
+    ) -> Result<Prepared<T::SendBuf>, Missing> {
+        let link = &links[key];
         if link.transfers.outgoing.len() >= MAX_TRANSFERS {
             return Err(Missing::Slot);
         }
         let head_len = HEADER_LEN + metadata_len + LONG_BODY_LEN;
-        let limit = self.transport.longest_frame(link.id);
+        let limit = links.transport.longest_frame(link.id);
         // The connection has ended, and the next event reports it.
         if limit == 0 {
             return Err(Missing::Connection);
@@ -88,221 +126,181 @@ impl<T: Transport> State<T> {
         if least > limit {
             return Err(Missing::Length { limit });
         }
-        let mut prepared = Prepared {
+        let mut first = FirstPiece {
             before: Chunks::default(),
             segments: Vec::new(),
             exposed: VecDeque::new(),
             copied: 0,
+            form: FRAGMENT,
         };
-        let mut form = match self.transport.long_messages(link.id) {
-            LongMessages::Fragments => FRAGMENT,
-            LongMessages::Read => {
-                match self.continuations_at_once(key, metadata_len, message.len()) {
-                    Some(_) => FRAGMENT,
-                    None => SEGMENTS,
-                }
-            }
-        };
-        let id = link.id;
+        let (id, messages_allowed) = (link.id, link.connection.messages_allowed());
+        let at_once = self.continuations_at_once(links, key, metadata_len, message.len());
+        let is_read = links.transport.long_messages(id) == LongMessages::Read;
         let mut slot = None;
         let mut piece_len = 0;
-        if form == SEGMENTS {
+        if is_read && at_once.is_none() {
             let most = (limit - head_len) / RemoteSegment::ENCODED_LEN;
-            let copies = match link.connection.messages_allowed() {
+            let copies = match messages_allowed {
                 0 => COPIED_WITHOUT_CREDIT,
                 _ => 1,
             };
             let most = most.min(FIRST_SEGMENTS).min(MAX_SEGMENTS);
             // Without a slot, pieces would be copied and exposed in vain in each attempt.
             let longest = most * RemoteSegment::ENCODED_LEN;
-            let buf = self.transport.reserve(id, head_len + longest)?;
-            prepared.before = message.clone();
-            match self.expose_first(key, message, most, copies, &mut prepared) {
-                Ok(first_form) => form = first_form,
-                Err(error) => {
-                    self.transport.cancel(buf);
-                    return Err(error);
-                }
+            let buf = links.transport.reserve(id, head_len + longest)?;
+            first.before = message.clone();
+            if let Err(error) = self.expose_first(links, key, message, (most, copies), &mut first) {
+                links.transport.cancel(buf);
+                return Err(error);
             }
-            piece_len = prepared.segments.len() * RemoteSegment::ENCODED_LEN;
+            piece_len = first.segments.len() * RemoteSegment::ENCODED_LEN;
             match piece_len == longest {
                 true => slot = Some(buf),
-                false => self.transport.cancel(buf),
+                false => links.transport.cancel(buf),
             }
         }
-        if form == FRAGMENT {
+        if first.form == FRAGMENT {
             // The receiver may have no memory, whatever the length of a slot.
             let longest = (limit - head_len).min(FREE_FRAGMENTS as usize);
             piece_len = longest.min(message.len());
         }
         let slot = match slot {
             Some(buf) => Ok(buf),
-            None => self.transport.reserve(id, head_len + piece_len),
+            None => links.transport.reserve(id, head_len + piece_len),
         };
         match slot {
-            Ok(buf) => Ok(PreparedTransfer {
-                link: key,
-                buf,
-                before: prepared.before,
-                rest: mem::take(message),
-                segments: prepared.segments,
-                exposed: prepared.exposed,
-                copied: prepared.copied,
-                form,
-                metadata_len,
-            }),
+            Ok(buf) => Ok(Prepared { buf, first }),
             Err(error) => {
-                self.conceal_all(key, prepared.exposed);
-                if form == SEGMENTS {
-                    *message = prepared.before;
+                self.conceal_all(links, key, first.exposed);
+                if first.form == SEGMENTS {
+                    *message = first.before;
                 }
                 Err(error.into())
             }
         }
     }
 
-    /// Exposes the first pieces of a message. Returns its form: fragments if there is no window for the
-    /// first piece, and nothing was exposed.
+    /// Exposes the first pieces of a message, unless there is no window for the first one. `most` are
+    /// the most pieces, and the most that are copied.
     fn expose_first(
         &mut self,
+        links: &mut Links<T>,
         key: LinkKey,
         message: &mut Chunks,
-        most: usize,
-        most_copies: usize,
-        prepared: &mut Prepared,
-    ) -> Result<u16, Missing> {
+        (most, most_copies): (usize, usize),
+        first: &mut FirstPiece,
+    ) -> Result<(), Missing> {
         let mut copies = 0;
-        while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
-            match self.expose(key, message, false, prepared.segments.is_empty()) {
+        while first.segments.len() < most && copies < most_copies && message.has_remaining() {
+            let is_first = first.segments.is_empty();
+            match self.expose(links, key, message, false, is_first) {
                 Ok(exposed) => {
                     let len = exposed.segment.len;
                     copies += usize::from(exposed.was_copied && len > SHORT_COPY);
-                    prepared.copied += u64::from(len) * u64::from(exposed.was_copied);
-                    prepared.segments.push(exposed.segment);
-                    prepared.exposed.push_back((exposed.key, len));
+                    first.copied += u64::from(len) * u64::from(exposed.was_copied);
+                    first.segments.push(exposed.segment);
+                    first.exposed.push_back((exposed.key, len));
                 }
-                Err(ExposeError::NoWindow { .. }) if prepared.segments.is_empty() => {
-                    return Ok(FRAGMENT);
-                }
+                // Its form stays fragments.
+                Err(ExposeError::NoWindow { .. }) if is_first => return Ok(()),
                 // The first frame may have an empty piece.
                 Err(ExposeError::NotNow | ExposeError::NoWindow { .. }) => break,
                 Err(ExposeError::Closed) => {
-                    self.conceal_all(key, mem::take(&mut prepared.exposed));
-                    *message = mem::take(&mut prepared.before);
+                    self.conceal_all(links, key, mem::take(&mut first.exposed));
+                    *message = mem::take(&mut first.before);
                     return Err(Missing::Connection);
                 }
             }
         }
-        Ok(SEGMENTS)
+        first.form = SEGMENTS;
+        Ok(())
     }
 
-    /// Gives back what [`prepare_transfer`](Self::prepare_transfer) has taken. Returns the message.
-    pub(in super::super) fn cancel_transfer(
+    fn send_first(
         &mut self,
-        prepared: PreparedTransfer<T::SendBuf>,
-    ) -> Chunks {
-        self.transport.cancel(prepared.buf);
-        self.conceal_all(prepared.link, prepared.exposed);
-        match prepared.form {
-            FRAGMENT => prepared.rest,
-            _ => prepared.before,
-        }
-    }
-
-    /// Sends the first frame of a long message, and all others if they are few. Otherwise they follow in
-    /// later turns.
-    #[cold]
-    pub(in super::super) fn send_transfer(
-        &mut self,
-        key: LinkKey,
-        prepared: PreparedTransfer<T::SendBuf>,
-        mut header: FrameHeader,
+        links: &mut Links<T>,
+        on: LinkKey,
+        (buf, first): (T::SendBuf, &mut FirstPiece),
+        (mut header, owner): (FrameHeader, TransferOwner),
         metadata: &[u8],
-        owner: TransferOwner,
+        message: &mut Chunks,
     ) -> TransferKey {
-        let PreparedTransfer {
-            link: _,
-            mut buf,
-            before,
-            mut rest,
-            segments,
-            exposed,
-            mut copied,
-            form,
-            metadata_len,
-        } = prepared;
-        let mut len = before.len() as u32;
-        if form == FRAGMENT {
-            len = rest.len() as u32;
-            let piece = &mut buf.as_mut()[HEADER_LEN + metadata_len + LONG_BODY_LEN..];
-            copied += piece.len() as u64;
-            self.transfers.copy_out(&mut rest, piece);
-        }
-        let announced = len - rest.len() as u32;
+        let form = first.form;
+        let len = match form {
+            FRAGMENT => message.len() as u32,
+            _ => first.before.len() as u32,
+        };
         // The last reference to parts that were copied may be here.
-        self.transfers.discard(before);
-        let transfer = self.transfers.insert(Outgoing {
-            link: key,
+        self.discard(mem::take(&mut first.before));
+        let transfer = self.insert(Outgoing {
+            link: on,
             id: TransferId(0),
             owner,
             form,
-            message: rest,
-            announced,
-            exposed,
+            message: mem::take(message),
+            announced: 0,
+            exposed: mem::take(&mut first.exposed),
             is_accepted: form == FRAGMENT && len <= FREE_FRAGMENTS,
             is_abandoned: false,
-            has_ended: announced == len,
+            has_ended: false,
             timer: None,
             looks: Looks::begin(Awaited::Nothing),
         });
-        let id = self.transfers.outgoing[transfer].id;
-        debug_assert_eq!(metadata.len(), metadata_len);
+        let id = self.outgoing[transfer].id;
         // Longer metadata was rejected.
-        header.metadata_len = metadata_len as u16;
-        let few = self.few_continuations(key, metadata_len, len as usize);
-        let connection = &mut self.links[key].connection;
+        header.metadata_len = metadata.len() as u16;
+        let few = self.few_continuations(links, on, metadata.len(), len as usize);
+        let link = &mut links[on];
+        link.transfers.outgoing.push(transfer);
+        let connection = &mut link.connection;
         // With more credits, it would not have to be read.
         if form == SEGMENTS && few.is_some_and(|few| few > connection.messages_allowed() as usize) {
             header.flags |= connection.lack_credits();
         }
-        let link = &mut self.links[key];
-        link.transfers.outgoing.push(transfer);
-        // Its caller has taken what a frame of its class needs.
-        let permit = self
-            .outbox
-            .resume(Class::Response, link, &mut self.transport);
+        let permit = links.resume(Class::Response, on);
         let sent = permit.send(Body::Reserved(buf), |_, frame| {
             header.encode(frame);
-            let (metadata_out, body) = frame[HEADER_LEN..].split_at_mut(metadata_len);
+            let (metadata_out, body) = frame[HEADER_LEN..].split_at_mut(metadata.len());
             metadata_out.copy_from_slice(metadata);
             LongBody::encode(id, len, form, body);
-            let pieces = body[LONG_BODY_LEN..].as_chunks_mut().0.iter_mut();
-            for (segment, out) in segments.into_iter().zip(pieces) {
+            let piece = &mut body[LONG_BODY_LEN..];
+            if form == FRAGMENT {
+                first.copied += piece.len() as u64;
+                self.copy_next(transfer, piece);
+            }
+            let pieces = piece.as_chunks_mut().0.iter_mut();
+            for (segment, out) in first.segments.iter().zip(pieces) {
                 *out = segment.encode();
             }
             Some(())
         });
         debug_assert_eq!(sent, Ok(()), "a reserved frame lacks nothing");
-        let counters = &self.counters.transfers;
+        let outgoing = &mut self.outgoing[transfer];
+        let announced = len - outgoing.message.len() as u32;
+        outgoing.announced = announced;
+        outgoing.has_ended = announced == len;
+        let counters = &links.counters.transfers;
         counters.sent.add(1);
         counters.bytes_sent.add(announced.into());
-        counters.bytes_copied.add(copied);
+        counters.bytes_copied.add(first.copied);
         counters
             .bytes_by_reference
-            .add(u64::from(announced) - copied);
+            .add(u64::from(announced) - first.copied);
         if announced < len {
-            self.links[key].connection.begin_sending();
+            links[on].connection.begin_sending();
             // The frames of a message that goes at once share a doorbell.
             let continuations = match form {
-                FRAGMENT => self.continuations_at_once(key, metadata_len, len as usize),
+                FRAGMENT => self.continuations_at_once(links, on, metadata.len(), len as usize),
                 _ => None,
             };
-            if self.send_fragments(key, transfer, continuations.unwrap_or(0)) != Sent::NoMore {
-                self.queue_piece(transfer);
+            let continuations = continuations.unwrap_or(0);
+            if self.send_fragments(links, on, transfer, continuations) != Sent::NoMore {
+                self.queue_piece(links, transfer);
             }
         }
-        self.end_if_done(transfer);
-        self.watch_receiver(transfer);
+        // Its stream, if it has one, has not been told that it is under way.
+        let _ = self.end_if_done(links, transfer);
+        self.watch_receiver(links, transfer);
         transfer
     }
 
@@ -310,11 +308,12 @@ impl<T: Transport> State<T> {
     /// sent at once: a window and a READ would cost more than copying it does.
     pub(super) fn few_continuations(
         &self,
+        links: &Links<T>,
         key: LinkKey,
         metadata_len: usize,
         len: usize,
     ) -> Option<usize> {
-        let limit = self.transport.longest_frame(self.links[key].id);
+        let limit = links.transport.longest_frame(links[key].id);
         let in_first = limit.saturating_sub(HEADER_LEN + metadata_len + LONG_BODY_LEN);
         let in_each = limit.saturating_sub(HEADER_LEN).max(1);
         let continuations = len.saturating_sub(in_first).div_ceil(in_each);
@@ -326,15 +325,16 @@ impl<T: Transport> State<T> {
     /// else of the connection waits for credits.
     pub(super) fn continuations_at_once(
         &self,
+        links: &Links<T>,
         key: LinkKey,
         metadata_len: usize,
         len: usize,
     ) -> Option<usize> {
-        let continuations = self.few_continuations(key, metadata_len, len)?;
-        let link = &self.links[key];
+        let continuations = self.few_continuations(links, key, metadata_len, len)?;
+        let link = &links[key];
         let may_be_sent = continuations <= link.connection.messages_allowed() as usize
-            && !self.others_wait_for_credits(key)
-            && self.transfers.to_send.len_of(key) == 0;
+            && !links.others_wait_for_credits(key)
+            && links.outbox.pieces.len_of(key) == 0;
         may_be_sent.then_some(continuations)
     }
 
@@ -342,27 +342,20 @@ impl<T: Transport> State<T> {
     #[cold]
     pub(in super::super) fn memory_to_encode(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         len: usize,
     ) -> Option<Box<dyn MessageMemory>> {
-        let id = self.links.get(link)?.id;
-        if self.continuations_at_once(link, 0, len).is_some() {
+        let id = links.table.get(link)?.id;
+        if self.continuations_at_once(links, link, 0, len).is_some() {
             return None;
         }
-        let in_use = self.transfers.exposed + self.transfers.memory.encoding();
-        let is_short = in_use + len as u64 > self.transport.limits().message_memory / ENCODED_PART;
-        if is_short || self.transport.long_messages(id) != LongMessages::Read {
+        let in_use = self.exposed + self.memory.encoding();
+        let is_short = in_use + len as u64 > links.transport.limits().message_memory / ENCODED_PART;
+        if is_short || links.transport.long_messages(id) != LongMessages::Read {
             return None;
         }
-        let memory = self.transport.allocate(len).ok()?;
-        Some(Box::new(Encoding::new(memory, &self.transfers.memory)))
+        let memory = links.transport.allocate(len).ok()?;
+        Some(Box::new(Encoding::new(memory, &self.memory)))
     }
-}
-
-/// The message, the segments and the exposed pieces of a first frame that is being prepared.
-struct Prepared {
-    before: Chunks,
-    segments: Vec<RemoteSegment>,
-    exposed: VecDeque<(ExposureKey, u32)>,
-    copied: u64,
 }

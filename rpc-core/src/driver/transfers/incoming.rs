@@ -6,10 +6,12 @@ use std::time::Instant;
 use super::super::call_table::LongOutcome;
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
+use super::super::links::Links;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
-use super::super::{Driver, State, TimerTarget};
+use super::super::transfers::Transfers;
+use super::super::{Driver, TimerTarget};
 use super::arrival::{Completed, Purpose};
 use super::looks::Looks;
 use crate::limits::{Direction, MessageLimit};
@@ -118,8 +120,10 @@ impl<T: Transport> Driver<T> {
         let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
         let handled = match header.kind {
             FrameKind::Continuation => {
-                let mut state = self.state.borrow_mut();
-                state.receive_continuation(link, header, body)
+                let state = &mut *self.state.borrow_mut();
+                state
+                    .transfers
+                    .receive_continuation(&mut state.links, link, header, body)
             }
             FrameKind::LongRequest if !header.flags.contains(Flags::STREAM) => {
                 self.receive_long_request(link, header, metadata, body)
@@ -131,26 +135,27 @@ impl<T: Transport> Driver<T> {
         };
         let is_stream = header.flags.contains(Flags::STREAM);
         let is_response = header.kind == FrameKind::LongResponse && !is_stream;
-        let mut state = self.state.borrow_mut();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
         let completed = match handled {
             Ok(completed) => completed,
-            Err(error) => return state.close_for_violation(link, buf, error),
+            Err(error) => return state.links.close_for_violation(link, buf, error),
         };
         if is_response {
             // The receive that the request has promised was given back when the call was found.
-            state.release_slot(buf);
+            state.links.release_slot(buf);
         } else {
-            state.release_received(link, buf);
+            state.links.release_received(link, buf);
         }
         // A server needs receives for the rest of its message: promise some, or return the credits
         // that are owed.
         let connection = &state.links[link].connection;
         if connection.wants_window() {
-            state.open_window(link);
+            state.links.open_window(link);
         } else if connection.wants_control_frame() {
-            state.owe(link);
+            state.links.owe(link);
         }
-        drop(state);
+        drop(borrowed);
         self.conclude(completed);
         self.fail_refused();
     }
@@ -167,27 +172,30 @@ impl<T: Transport> Driver<T> {
         let parts = self.request_parts(link, header);
         let spec = self.methods.borrow().spec(header.selector);
         let of_method = spec.and_then(|spec| spec.max_request_len);
-        let mut state = self.state.borrow_mut();
-        let limit = MessageLimit::of_receiver(state.transport.limits()).and_method(of_method);
-        let refusal = if parts.is_expired || parts.handler.is_none() {
-            drop(state);
-            let status = self.rejection(header, parts.is_expired);
-            state = self.state.borrow_mut();
-            Some(status)
-        } else if body.len as usize > limit.bytes() {
-            Some(Status::message_too_long(
-                body.len as usize,
-                limit,
-                Direction::Request,
-            ))
-        } else {
-            None
+        let is_rejected = parts.is_expired || parts.handler.is_none();
+        let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (len, limits) = (body.len as usize, state.links.transport.limits());
+        let limit = MessageLimit::of_receiver(limits).and_method(of_method);
+        let too_long = || {
+            let is_too_long = len > limit.bytes();
+            is_too_long.then(|| Status::message_too_long(len, limit, Direction::Request))
         };
+        let refusal = rejection.or_else(too_long);
         let purpose = match refusal {
             None => Purpose::Request(served),
             Some(_) => Purpose::Nobody,
         };
-        let begun = state.begin_incoming(link, header, metadata, &body, purpose, parts.deadline);
+        let begun = state.transfers.begin_incoming(
+            &mut state.links,
+            link,
+            header,
+            metadata,
+            &body,
+            purpose,
+            parts.deadline,
+        );
         let key = match begun {
             Ok(key) => key,
             Err(error) => {
@@ -196,20 +204,22 @@ impl<T: Transport> Driver<T> {
                 return Err(error);
             }
         };
-        let refusal = refusal.or_else(|| state.admit_incoming(key));
+        let refusal = refusal.or_else(|| state.transfers.admit_incoming(&mut state.links, key));
         if refusal.is_some() {
-            state.stop_incoming(key);
+            state.transfers.stop_incoming(&mut state.links, key);
         }
-        let taken = state.take_piece(key, body.form, body.piece);
+        let taken = state
+            .transfers
+            .take_piece(&mut state.links, key, body.form, body.piece);
         let Some(status) = refusal else {
-            return taken.map(|()| state.complete(key));
+            return taken.map(|()| state.transfers.complete(&mut state.links, key));
         };
         if let Err(error) = taken {
             // The message is nobody's, so the end of the connection does not count the call.
             self.counters.dropped(served.method);
             return Err(error);
         }
-        drop(state);
+        drop(borrowed);
         let call = IncomingCall {
             link,
             call: header.call,
@@ -237,12 +247,22 @@ impl<T: Transport> Driver<T> {
             LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
         };
         // The end of the connection does not give this receive back, whatever follows.
-        state.budget.release(1);
-        let key = state.begin_incoming(link, header, metadata, &body, purpose, None)?;
-        state.open_window_for_next(link, header);
-        let limit = MessageLimit::of_receiver(state.transport.limits());
+        state.links.budget.release(1);
+        let key = state.transfers.begin_incoming(
+            &mut state.links,
+            link,
+            header,
+            metadata,
+            &body,
+            purpose,
+            None,
+        )?;
+        state
+            .transfers
+            .open_window_for_next(&mut state.links, link, header);
+        let limit = MessageLimit::of_receiver(state.links.transport.limits());
         let refusal = if outcome == LongOutcome::Abandoned {
-            state.stop_incoming(key);
+            state.transfers.stop_incoming(&mut state.links, key);
             None
         } else if body.len as usize > limit.bytes() {
             Some(Status::message_too_long(
@@ -251,23 +271,26 @@ impl<T: Transport> Driver<T> {
                 Direction::Response,
             ))
         } else {
-            state.admit_incoming(key)
+            state.transfers.admit_incoming(&mut state.links, key)
         };
         if refusal.is_some() {
-            state.stop_incoming(key);
+            state.transfers.stop_incoming(&mut state.links, key);
         }
-        state.take_piece(key, body.form, body.piece)?;
+        state
+            .transfers
+            .take_piece(&mut state.links, key, body.form, body.piece)?;
         match refusal {
             Some(status) => Ok(Some(Completed::Refused { link, call, status })),
-            None => Ok(state.complete(key)),
+            None => Ok(state.transfers.complete(&mut state.links, key)),
         }
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Adds a long message whose first frame has arrived.
     pub(in super::super) fn begin_incoming(
         &mut self,
+        links: &mut Links<T>,
         link_key: LinkKey,
         header: &FrameHeader,
         metadata: &[u8],
@@ -275,7 +298,7 @@ impl<T: Transport> State<T> {
         purpose: Purpose,
         deadline: Option<Instant>,
     ) -> Result<IncomingKey, ProtocolError> {
-        let link = &mut self.links[link_key];
+        let link = &mut links.table[link_key];
         let transfer = body.transfer;
         if link.transfers.incoming.contains_key(&transfer) {
             return Err(ProtocolError::DuplicateTransfer { transfer });
@@ -284,12 +307,12 @@ impl<T: Transport> State<T> {
             let limit = MAX_TRANSFERS as u32;
             return Err(ProtocolError::TooManyTransfers { limit });
         }
-        let reads = self.transport.long_messages(link.id) == LongMessages::Read;
+        let reads = links.transport.long_messages(link.id) == LongMessages::Read;
         if body.form == SEGMENTS && !reads {
             let len = body.len;
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
-        let key = self.transfers.incoming.insert(Incoming {
+        let key = self.incoming.insert(Incoming {
             link: link_key,
             id: transfer,
             purpose,
@@ -322,60 +345,67 @@ impl<T: Transport> State<T> {
         }
         link.connection.begin_receiving();
         if let Some(deadline) = deadline {
-            let timer = self.timers.insert(deadline, TimerTarget::Incoming(key));
-            self.transfers.incoming[key].timer = Some(timer);
+            let timer = links.timers.insert(deadline, TimerTarget::Incoming(key));
+            self.incoming[key].timer = Some(timer);
         }
-        self.counters.transfers.received.add(1);
+        links.counters.transfers.received.add(1);
         Ok(key)
     }
 
     /// Promises receives, or more of them, to a server that had too few credits to send its response at
     /// once. The next frame grants them. Half of the receives are left for calls: without credits, a
     /// response is read.
-    fn open_window_for_next(&mut self, link: LinkKey, response: &FrameHeader) {
+    fn open_window_for_next(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        response: &FrameHeader,
+    ) {
         let is_asked = response.flags.contains(Flags::SPENT);
-        if is_asked && self.free_for_growth() > self.budget.capacity() / 2 {
-            match self.links[link].connection.window_len() {
-                0 => self.open_window(link),
-                _ => self.grow_window(link),
+        if is_asked && links.free_for_growth() > links.budget.capacity() / 2 {
+            match links[link].connection.window_len() {
+                0 => links.open_window(link),
+                _ => links.grow_window(link),
             }
         }
     }
 
     fn receive_continuation(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         header: &FrameHeader,
         body: &[u8],
     ) -> Result<Option<Completed>, ProtocolError> {
         let transfer = TransferId(header.call.0);
-        let known = &self.links[link].transfers.incoming;
+        let known = &links[link].transfers.incoming;
         let Some(&key) = known.get(&transfer) else {
             return Err(ProtocolError::UnknownTransfer { transfer });
         };
-        if self.transfers.incoming[key].is_announced {
+        if self.incoming[key].is_announced {
             return Err(ProtocolError::UnknownTransfer { transfer });
         }
         if header.selector == ABANDONED {
-            return self.receive_abandoned(key, body);
+            return self.receive_abandoned(links, key, body);
         }
         if body.is_empty() {
-            let len = self.transfers.incoming[key].len;
+            let len = self.incoming[key].len;
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
-        self.transfers.incoming[key].has_begun = true;
-        self.take_piece(key, header.selector, body)?;
-        Ok(self.complete(key))
+        self.incoming[key].has_begun = true;
+        self.take_piece(links, key, header.selector, body)?;
+        Ok(self.complete(links, key))
     }
 
     /// Checks the next piece of a message, and takes its bytes or segments.
     pub(in super::super) fn take_piece(
         &mut self,
+        links: &mut Links<T>,
         key: IncomingKey,
         form: u16,
         piece: &[u8],
     ) -> Result<(), ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key];
+        let incoming = &mut self.incoming[key];
         let (transfer, len) = (incoming.id, incoming.len);
         let wrong = ProtocolError::WrongPiece { transfer, len };
         let is_whole = form == FRAGMENT || piece.len().is_multiple_of(RemoteSegment::ENCODED_LEN);
@@ -395,7 +425,7 @@ impl<T: Transport> State<T> {
             return Err(wrong);
         }
         incoming.announced = total as u32;
-        let link = &mut self.links[incoming.link];
+        let link = &mut links[incoming.link];
         link.transfers.announced += announced;
         incoming.announced_on_link = link.transfers.announced;
         let is_announced = total == len.into();
@@ -405,20 +435,25 @@ impl<T: Transport> State<T> {
                 // The sender has sent everything and forgotten the message, so there is nothing left
                 // to accept or to stop.
                 incoming.owed = Owed::default();
-                self.transfers.owed.remove(key);
+                self.owed.remove(key);
             }
             link.connection.end_receiving();
         }
         match form {
-            FRAGMENT => self.take_fragment(key, piece)?,
-            _ => self.take_segments(key, piece)?,
+            FRAGMENT => self.take_fragment(links, key, piece)?,
+            _ => self.take_segments(links, key, piece)?,
         }
-        self.forget_if_done(key);
+        self.forget_if_done(links, key);
         Ok(())
     }
 
-    fn take_fragment(&mut self, key: IncomingKey, piece: &[u8]) -> Result<(), ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key];
+    fn take_fragment(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        piece: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let incoming = &mut self.incoming[key];
         let at = incoming.received as usize;
         match &mut incoming.place {
             // A plain copy, which leaves the bytes in the cache: this side reads them next.
@@ -432,15 +467,20 @@ impl<T: Transport> State<T> {
             return Err(ProtocolError::NotAccepted { transfer, sent });
         }
         if !matches!(incoming.place, Place::Nowhere) {
-            let counters = &self.counters.transfers;
+            let counters = &links.counters.transfers;
             counters.bytes_received.add(piece.len() as u64);
             counters.bytes_in_fragments.add(piece.len() as u64);
         }
         Ok(())
     }
 
-    fn take_segments(&mut self, key: IncomingKey, piece: &[u8]) -> Result<(), ProtocolError> {
-        let incoming = &mut self.transfers.incoming[key];
+    fn take_segments(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        piece: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let incoming = &mut self.incoming[key];
         for segment in Segments::of(piece) {
             incoming.unfetched += 1;
             if incoming.unfetched > MAX_SEGMENTS {
@@ -450,9 +490,9 @@ impl<T: Transport> State<T> {
             incoming.segments.push_back(segment);
         }
         match incoming.place {
-            Place::Fetch(fetch) => self.fetch_announced(key, fetch),
+            Place::Fetch(fetch) => self.fetch_announced(links, key, fetch),
             Place::Waiting(_) => {}
-            _ => self.transfers.incoming[key].segments.clear(),
+            _ => self.incoming[key].segments.clear(),
         }
         Ok(())
     }

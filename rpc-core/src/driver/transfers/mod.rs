@@ -47,40 +47,33 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
+
 use self::admission::WaitingMessages;
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
 use self::incoming::{Incoming, Place};
 use self::outgoing::Outgoing;
 pub(super) use self::outgoing::TransferOwner;
+pub(super) use self::release::SentMessage;
 use super::held_memory::PollerMemory;
 use super::link::LinkKey;
 use super::link_transfers::{IncomingKey, TransferKey};
 use super::table::Table;
-use super::waiting::{ReadySet, Waiting};
-use crate::transport::FetchKey;
-use bytes::Bytes;
+use super::waiting::Waiting;
+use crate::transport::{FetchKey, Transport};
 
-/// The long messages of one poller. `M` is its transport's memory.
-#[derive(Debug)]
-pub(crate) struct Transfers<M> {
+/// The long messages of one poller.
+pub(crate) struct Transfers<T: Transport> {
     outgoing: Table<TransferKey, Outgoing>,
-    incoming: Table<IncomingKey, Incoming<M>>,
+    incoming: Table<IncomingKey, Incoming<T::Memory>>,
     /// Messages sent so far. Their numbers take their generations from it.
     begun: u32,
-    /// Messages of which a piece may be sent.
-    to_send: Waiting<LinkKey, TransferKey>,
     /// Turns since a piece was sent last, in which pieces waited because the application was woken.
     turns_yielded: u32,
     /// True if the last turn has sent pieces, and left others to the next turn.
     has_more: bool,
     /// Received messages that wait for memory.
     waiting: WaitingMessages,
-    /// Not 0 if there are pieces to send, messages or links that wait, or `spent` parts. Empty turns
-    /// test only this field.
-    has_work: usize,
-    /// Links whose server needs receives for the rest of its messages, and got none because none
-    /// were free.
-    pub(super) awaiting_window: ReadySet<LinkKey>,
     /// Messages with entries for control frames.
     owed: Waiting<LinkKey, IncomingKey>,
     /// Messages that are being fetched, by the transport's number for them.
@@ -99,18 +92,15 @@ pub(crate) struct Transfers<M> {
     spent: Vec<Bytes>,
 }
 
-impl<M> Default for Transfers<M> {
+impl<T: Transport> Default for Transfers<T> {
     fn default() -> Self {
         Self {
             outgoing: Table::default(),
             incoming: Table::default(),
             begun: 0,
-            to_send: Waiting::default(),
             turns_yielded: 0,
             has_more: false,
             waiting: WaitingMessages::default(),
-            has_work: 0,
-            awaiting_window: ReadySet::default(),
             owed: Waiting::default(),
             fetches: HashMap::new(),
             memory: Arc::default(),
@@ -123,28 +113,16 @@ impl<M> Default for Transfers<M> {
     }
 }
 
-impl<M> Transfers<M> {
-    /// Returns a number other than 0 if pieces, messages, or parts to drop wait for a turn.
+impl<T: Transport> Transfers<T> {
+    /// Returns a number other than 0 if messages, or parts to drop, wait for a turn.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.has_work
-    }
-
-    /// Notes that a piece, a message, or a part to drop waits for a turn.
-    fn note_work(&mut self) {
-        self.has_work = 1;
-    }
-
-    /// Updates `has_work` at the end of a turn.
-    fn note_what_is_left(&mut self) {
-        self.has_work =
-            self.to_send.len() | self.waiting.len() | self.awaiting_window.len() | self.spent.len();
+        self.waiting.len() | self.spent.len()
     }
 
     /// Keeps parts of a message until nothing is borrowed.
     fn spend(&mut self, parts: impl IntoIterator<Item = Bytes>) {
         self.spent.extend(parts);
-        self.note_work();
     }
 
     /// Returns true if pieces can be sent although nothing has arrived.
@@ -159,7 +137,7 @@ impl<M> Transfers<M> {
 
     /// Returns true if a message has been received whose sender has not been told so.
     pub(super) fn owes_last_entries(&self) -> bool {
-        let is_received = |incoming: &Incoming<M>| matches!(incoming.place, Place::Nowhere);
+        let is_received = |incoming: &Incoming<T::Memory>| matches!(incoming.place, Place::Nowhere);
         let mut incoming = self.incoming.iter();
         incoming.any(|(key, incoming)| self.owed.contains(key) && is_received(incoming))
     }

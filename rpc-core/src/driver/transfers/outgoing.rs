@@ -10,7 +10,7 @@ use super::super::timers::TimerKey;
 use super::Transfers;
 use super::looks::Looks;
 use crate::protocol::frame::{CallId, TransferId};
-use crate::transport::{Chunks, ExposureKey};
+use crate::transport::{Chunks, ExposureKey, Transport};
 
 /// The most segments of a message that are exposed before its receiver has fetched one. The first
 /// fetch shows that the receiver has memory for the message.
@@ -68,7 +68,7 @@ pub(super) enum Awaited {
     Credits(u64),
 }
 
-impl<M> Transfers<M> {
+impl<T: Transport> Transfers<T> {
     /// Adds a message that this side sends, and numbers it.
     pub(super) fn insert(&mut self, outgoing: Outgoing) -> TransferKey {
         self.begun = self.begun.wrapping_add(1);

@@ -9,8 +9,10 @@
 //!
 //! [`Looks`] decides when a sender has had enough time.
 
+use super::super::TimerTarget;
 use super::super::link_transfers::{IncomingKey, LinkTransfers};
-use super::super::{State, TimerTarget};
+use super::super::links::Links;
+use super::super::transfers::Transfers;
 use super::incoming::{Incoming, Place, Progress};
 use super::looks::{LOOK, Looks, PATIENCE};
 use super::pump::RUN_LEN;
@@ -63,38 +65,38 @@ pub(crate) enum SenderStalled {
     },
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Starts the progress timer of a message that has been given memory. Replaces the timer with
     /// which it waited.
-    pub(super) fn expect_progress(&mut self, key: IncomingKey) {
-        self.cancel_incoming_timer(key);
-        let incoming = &mut self.transfers.incoming[key];
-        let link = &self.links[incoming.link].transfers;
+    pub(super) fn expect_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        self.cancel_incoming_timer(links, key);
+        let incoming = &mut self.incoming[key];
+        let link = &links[incoming.link].transfers;
         incoming.looks = Looks::begin(incoming.progress(link));
-        self.start_look(key);
+        self.start_look(links, key);
     }
 
-    fn start_look(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key];
-        let look = self.clock.now() + LOOK;
+    fn start_look(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let incoming = &mut self.incoming[key];
+        let look = links.clock.now() + LOOK;
         let end = incoming.deadline.map_or(look, |end| end.min(look));
-        incoming.timer = Some(self.timers.insert(end, TimerTarget::Incoming(key)));
+        incoming.timer = Some(links.timers.insert(end, TimerTarget::Incoming(key)));
     }
 
     /// Handles the progress timer of a message that has memory.
-    pub(super) fn check_progress(&mut self, key: IncomingKey) {
-        let incoming = &mut self.transfers.incoming[key];
-        let link = &self.links[incoming.link];
+    pub(super) fn check_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let incoming = &mut self.incoming[key];
+        let link = &links[incoming.link];
         let progress = incoming.progress(&link.transfers);
         // The sender cannot go on while this side holds all receives that it was promised. A READ
         // needs none.
         let is_held_here =
             matches!(progress, Progress::OfSender { .. }) && !link.connection.peer_has_credits();
         if !incoming.looks.is_too_late(progress, !is_held_here) {
-            return self.start_look(key);
+            return self.start_look(links, key);
         }
         let (link, error) = (incoming.link, incoming.stalled());
-        self.close_failed(link, error, "closing a connection");
+        links.close_failed(link, error, "closing a connection");
     }
 }
 

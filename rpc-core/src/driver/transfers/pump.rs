@@ -9,12 +9,14 @@
 
 use std::mem;
 
+use super::super::Driver;
 use super::super::link::LinkKey;
 use super::super::link_transfers::TransferKey;
+use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing};
-use super::super::{Driver, State};
 use super::Transfers;
 use super::outgoing::FIRST_SEGMENTS;
+use super::release::SentMessage;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{
     ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
@@ -85,18 +87,20 @@ impl<T: Transport> Driver<T> {
     #[cold]
     #[inline(never)]
     pub(in super::super) fn advance_transfers(&self) {
-        let mut state = self.state.borrow_mut();
-        state.open_windows();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        state.links.open_windows();
         if !state.transfers.yields(self.block_on_waker.is_woken()) {
-            state.send_pieces();
+            for sent in state.transfers.send_pieces(&mut state.links) {
+                state.message_sent(sent);
+            }
         }
         let waits = state.transfers.waiting.len() != 0;
-        drop(state);
+        drop(borrowed);
         if waits {
             self.admit_waiting();
         }
         self.drop_spent();
-        self.state.borrow_mut().transfers.note_what_is_left();
     }
 
     /// Drops the parts of messages that have been sent, while nothing is borrowed.
@@ -110,7 +114,7 @@ impl<T: Transport> Driver<T> {
     }
 }
 
-impl<M> Transfers<M> {
+impl<T: Transport> Transfers<T> {
     /// Returns true if pieces wait in this turn, which has woken the application if it `is_woken`.
     fn yields(&mut self, is_woken: bool) -> bool {
         let yields = is_woken && self.turns_yielded < MOST_TURNS_YIELDED;
@@ -119,120 +123,102 @@ impl<M> Transfers<M> {
     }
 }
 
-impl<T: Transport> State<T> {
-    /// Promises receives to a server that has messages or their rest to send and holds none. If none
-    /// are free, a later turn tries again.
-    #[cold]
-    pub(in super::super) fn open_window(&mut self, link: LinkKey) {
-        if self.has_window_for_streams(link) {
-            self.owe(link);
-        } else {
-            self.transfers.awaiting_window.insert(link);
-        }
-    }
-
-    fn open_windows(&mut self) {
-        for _ in 0..self.transfers.awaiting_window.len() {
-            let Some(key) = self.transfers.awaiting_window.pop() else {
-                break;
-            };
-            let link = &self.links[key];
-            if link.ended.is_none() && link.connection.wants_window() {
-                self.open_window(key);
-            }
-        }
-    }
-
+impl<T: Transport> Transfers<T> {
     /// Queues a message of which a piece may be sent.
-    pub(super) fn queue_piece(&mut self, key: TransferKey) {
-        let link = self.transfers.outgoing[key].link;
-        self.transfers.to_send.insert(link, key);
-        self.transfers.note_work();
+    pub(super) fn queue_piece(&mut self, links: &mut Links<T>, key: TransferKey) {
+        let link = self.outgoing[key].link;
+        links.outbox.pieces.insert(link, key);
     }
 
-    fn send_pieces(&mut self) {
-        let copied = |state: &Self| state.counters.transfers.bytes_copied.get();
-        let copied_before = copied(self);
-        let sent = |state: &Self| state.counters.transfers.bytes_sent.get();
-        let sent_before = sent(self);
+    fn send_pieces(&mut self, links: &mut Links<T>) -> Vec<SentMessage> {
+        let copied = |links: &Links<T>| links.counters.transfers.bytes_copied.get();
+        let copied_before = copied(links);
+        let sent = |links: &Links<T>| links.counters.transfers.bytes_sent.get();
+        let sent_before = sent(links);
         // No more attempts than there are messages, so that the loop ends if none can send.
-        let mut left = self.transfers.to_send.len().min(PIECES_PER_TURN);
+        let mut left = links.outbox.pieces.len().min(PIECES_PER_TURN);
         // Connections without a credit or a slot, which have no other turn now.
         let mut resting: Vec<LinkKey> = Vec::new();
-        while left > 0 && copied(self) == copied_before {
-            if resting.len() == self.transfers.to_send.groups() {
+        let mut ended = Vec::new();
+        while left > 0 && copied(links) == copied_before {
+            if resting.len() == links.outbox.pieces.groups() {
                 break;
             }
-            let Some(link) = self.transfers.to_send.next_group() else {
+            let Some(link) = links.outbox.pieces.next_group() else {
                 break;
             };
             if resting.contains(&link) {
                 continue;
             }
-            let Some(transfer) = self.transfers.to_send.pop(link) else {
+            let Some(transfer) = links.outbox.pieces.pop(link) else {
                 break;
             };
             left -= 1;
-            let runs_before = self.transfers.outgoing[transfer].announced / RUN_LEN;
-            match self.send_piece(link, transfer) {
+            let runs_before = self.outgoing[transfer].announced / RUN_LEN;
+            match self.send_piece(links, link, transfer) {
                 Sent::NoMemory => {
-                    self.transfers.to_send.insert(link, transfer);
+                    links.outbox.pieces.insert(link, transfer);
                 }
                 Sent::More => {
-                    let runs = self.transfers.outgoing[transfer].announced / RUN_LEN;
+                    let runs = self.outgoing[transfer].announced / RUN_LEN;
                     match runs == runs_before {
-                        true => self.transfers.to_send.insert_first(link, transfer),
-                        false => self.transfers.to_send.insert(link, transfer),
+                        true => links.outbox.pieces.insert_first(link, transfer),
+                        false => links.outbox.pieces.insert(link, transfer),
                     };
                 }
                 Sent::NotNow => {
-                    self.transfers.to_send.insert_first(link, transfer);
+                    links.outbox.pieces.insert_first(link, transfer);
                     resting.push(link);
                 }
-                Sent::NoMore => self.end_if_done(transfer),
+                Sent::NoMore => ended.extend(self.end_if_done(links, transfer)),
             }
         }
-        let any_sent = sent(self) != sent_before;
+        let any_sent = sent(links) != sent_before;
         if any_sent {
-            self.transfers.turns_yielded = 0;
+            self.turns_yielded = 0;
         }
-        self.transfers.has_more = any_sent && resting.len() < self.transfers.to_send.groups();
+        self.has_more = any_sent && resting.len() < links.outbox.pieces.groups();
+        ended
     }
 
-    fn send_piece(&mut self, link: LinkKey, transfer: TransferKey) -> Sent {
-        let outgoing = &self.transfers.outgoing[transfer];
-        if self.links[link].ended.is_some() || outgoing.has_ended {
+    fn send_piece(&mut self, links: &mut Links<T>, link: LinkKey, transfer: TransferKey) -> Sent {
+        let outgoing = &self.outgoing[transfer];
+        if links[link].ended.is_some() || outgoing.has_ended {
             return Sent::NoMore;
         }
         if outgoing.is_abandoned {
-            return self.send_abandoned(link, transfer);
+            return self.send_abandoned(links, link, transfer);
         }
         match outgoing.form {
             FRAGMENT => {
-                let most = self.fragments_of_piece(link);
-                self.send_fragments(link, transfer, most)
+                let most = self.fragments_of_piece(links, link);
+                self.send_fragments(links, link, transfer, most)
             }
-            _ => self.send_segments(link, transfer),
+            _ => self.send_segments(links, link, transfer),
         }
     }
 
     /// Returns the number of credits that long messages of a link may take in this turn.
-    pub(in super::super) fn credits_for_pieces(&mut self, key: LinkKey) -> usize {
-        let link = &mut self.links[key];
+    pub(in super::super) fn credits_for_pieces(
+        &mut self,
+        links: &mut Links<T>,
+        key: LinkKey,
+    ) -> usize {
+        let link = &mut links[key];
         let available = link.connection.messages_allowed() as usize;
         if available != 1 {
             return available.div_ceil(2);
         }
-        let others_wait = self.others_wait_for_credits(key);
-        let link = &mut self.links[key];
+        let others_wait = links.others_wait_for_credits(key);
+        let link = &mut links[key];
         // The last credit goes to these and to long messages alternately.
         let takes = !others_wait || !link.transfers.took_last_credit;
         link.transfers.took_last_credit = takes;
         usize::from(takes)
     }
 
-    fn send_segments(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
-        let outgoing = &self.transfers.outgoing[transfer];
+    fn send_segments(&mut self, links: &mut Links<T>, key: LinkKey, transfer: TransferKey) -> Sent {
+        let outgoing = &self.outgoing[transfer];
         let most = match outgoing.is_accepted {
             true => MAX_SEGMENTS,
             false => FIRST_SEGMENTS,
@@ -241,29 +227,29 @@ impl<T: Transport> State<T> {
             return Sent::NoMore;
         }
         let (is_accepted, is_first) = (outgoing.is_accepted, outgoing.exposed.is_empty());
-        if self.credits_for_pieces(key) == 0 {
+        if self.credits_for_pieces(links, key) == 0 {
             return Sent::NotNow;
         }
-        let id = self.links[key].id;
+        let id = links[key].id;
         let len = HEADER_LEN + RemoteSegment::ENCODED_LEN;
-        let Ok(buf) = self.transport.reserve(id, len) else {
+        let Ok(buf) = links.transport.reserve(id, len) else {
             return Sent::NotNow;
         };
-        let mut message = mem::take(&mut self.transfers.outgoing[transfer].message);
-        let exposed = self.expose(key, &mut message, is_accepted, is_first);
-        let outgoing = &mut self.transfers.outgoing[transfer];
+        let mut message = mem::take(&mut self.outgoing[transfer].message);
+        let exposed = self.expose(links, key, &mut message, is_accepted, is_first);
+        let outgoing = &mut self.outgoing[transfer];
         outgoing.message = message;
         let exposed = match exposed {
             Ok(exposed) => exposed,
             Err(error) => {
-                self.transport.cancel(buf);
+                links.transport.cancel(buf);
                 return match error {
                     ExposeError::NotNow | ExposeError::NoWindow { may_come: true } => {
                         Sent::NoMemory
                     }
                     ExposeError::NoWindow { may_come: false } => {
                         let transfer = outgoing.id;
-                        self.close_failed(key, NoWindows { transfer }, "closing a connection");
+                        links.close_failed(key, NoWindows { transfer }, "closing a connection");
                         Sent::NoMore
                     }
                     ExposeError::Closed => Sent::NoMore,
@@ -272,42 +258,43 @@ impl<T: Transport> State<T> {
         };
         let len = exposed.segment.len;
         outgoing.exposed.push_back((exposed.key, len));
-        let counters = &self.counters.transfers;
+        let counters = &links.counters.transfers;
         match exposed.was_copied {
             true => counters.bytes_copied.add(len.into()),
             false => counters.bytes_by_reference.add(len.into()),
         };
         let (body, piece) = (Body::Reserved(buf), exposed.segment.encode());
-        let sent = self.send_continuation(key, transfer, SEGMENTS, body, len, &piece);
+        let sent = self.send_continuation(links, key, transfer, SEGMENTS, body, len, &piece);
         // The connection is open, and there was a credit.
         debug_assert!(sent.is_ok(), "{sent:?}");
         sent.unwrap_or(Sent::NotNow)
     }
 
     /// Returns the number of fragments of a message that may be sent in this turn.
-    fn fragments_of_piece(&mut self, key: LinkKey) -> usize {
-        let frame_len = self.transport.longest_frame(self.links[key].id);
+    fn fragments_of_piece(&mut self, links: &mut Links<T>, key: LinkKey) -> usize {
+        let frame_len = links.transport.longest_frame(links[key].id);
         let fragment_len = frame_len.saturating_sub(HEADER_LEN).max(1);
-        let most = self.transport.limits().piece_len / fragment_len;
+        let most = links.transport.limits().piece_len / fragment_len;
         let most = most.clamp(1, FRAGMENTS_PER_PIECE);
-        most.min(self.credits_for_pieces(key))
+        most.min(self.credits_for_pieces(links, key))
     }
 
     /// Sends the next fragments of a message, `most` at most, for which there are credits.
     pub(super) fn send_fragments(
         &mut self,
+        links: &mut Links<T>,
         key: LinkKey,
         transfer: TransferKey,
         most: usize,
     ) -> Sent {
-        let id = self.links[key].id;
+        let id = links[key].id;
         // The connection has ended, and the next event reports it.
-        let Some(fragment_len) = self.transport.longest_frame(id).checked_sub(HEADER_LEN) else {
+        let Some(fragment_len) = links.transport.longest_frame(id).checked_sub(HEADER_LEN) else {
             return Sent::NoMore;
         };
         let mut sent = Sent::NotNow;
         for _ in 0..most {
-            let outgoing = &self.transfers.outgoing[transfer];
+            let outgoing = &self.outgoing[transfer];
             let mut len = outgoing.message.len().min(fragment_len);
             if !outgoing.is_accepted {
                 len = len.min((FREE_FRAGMENTS - outgoing.announced) as usize);
@@ -316,7 +303,7 @@ impl<T: Transport> State<T> {
                 return Sent::NoMore;
             }
             let body = Body::Slot(HEADER_LEN + len);
-            match self.send_continuation(key, transfer, FRAGMENT, body, len as u32, &[]) {
+            match self.send_continuation(links, key, transfer, FRAGMENT, body, len as u32, &[]) {
                 Ok(Sent::NoMore) => return Sent::NoMore,
                 Ok(more) => sent = more,
                 Err(_) => return sent,
@@ -329,6 +316,7 @@ impl<T: Transport> State<T> {
     /// frame.
     fn send_continuation(
         &mut self,
+        links: &mut Links<T>,
         key: LinkKey,
         transfer: TransferKey,
         selector: u16,
@@ -336,23 +324,19 @@ impl<T: Transport> State<T> {
         len: u32,
         piece: &[u8],
     ) -> Result<Sent, Missing> {
-        let link = &mut self.links[key];
-        let permit = self
-            .outbox
-            .permit(Class::Piece, link, &mut self.transport)?;
-        let transfers = &mut self.transfers;
+        let permit = links.permit(Class::Piece, key)?;
         let has_ended = permit.send(body, |link, frame| {
-            let outgoing = &transfers.outgoing[transfer];
+            let outgoing = &self.outgoing[transfer];
             let (kind, call) = (FrameKind::Continuation, CallId(outgoing.id.0));
             link.connection
                 .next_header(kind, call, selector)
                 .encode(frame);
             let out = &mut frame[HEADER_LEN..];
             match selector {
-                FRAGMENT => transfers.copy_next(transfer, out),
+                FRAGMENT => self.copy_next(transfer, out),
                 _ => out.copy_from_slice(piece),
             }
-            let outgoing = &mut transfers.outgoing[transfer];
+            let outgoing = &mut self.outgoing[transfer];
             outgoing.announced += len;
             outgoing.has_ended = selector == ABANDONED || outgoing.message.is_empty();
             if outgoing.has_ended {
@@ -360,7 +344,7 @@ impl<T: Transport> State<T> {
             }
             Some(outgoing.has_ended)
         })?;
-        let counters = &self.counters.transfers;
+        let counters = &links.counters.transfers;
         counters.bytes_sent.add(len.into());
         if selector == FRAGMENT {
             counters.bytes_copied.add(len.into());
@@ -373,27 +357,34 @@ impl<T: Transport> State<T> {
 
     pub(super) fn conceal_all(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
     ) {
-        let of_link = &mut self.links[link].transfers;
+        let of_link = &mut links.table[link].transfers;
         for (key, len) in exposed {
             of_link.exposed -= u64::from(len);
             of_link.exposed_pieces -= 1;
-            self.transfers.exposed -= u64::from(len);
-            self.transfers.exposed_pieces -= 1;
-            self.transport.conceal(key);
+            self.exposed -= u64::from(len);
+            self.exposed_pieces -= 1;
+            links.transport.conceal(key);
         }
     }
 
     /// Returns true if a message, which has nothing exposed if `is_first`, may expose another piece.
-    fn may_expose(&self, link: LinkKey, is_accepted: bool, is_first: bool) -> bool {
-        let memory = self.transport.limits().message_memory;
-        let (exposed, pieces) = (self.transfers.exposed, self.transfers.exposed_pieces);
+    fn may_expose(
+        &self,
+        links: &Links<T>,
+        link: LinkKey,
+        is_accepted: bool,
+        is_first: bool,
+    ) -> bool {
+        let memory = links.transport.limits().message_memory;
+        let (exposed, pieces) = (self.exposed, self.exposed_pieces);
         if is_accepted {
             return is_first || exposed < memory / EXPOSED_PART && pieces < EXPOSED_PIECES;
         }
-        let of_link = &self.links[link].transfers;
+        let of_link = &links[link].transfers;
         let (on_link, pieces_on_link) = (of_link.exposed, of_link.exposed_pieces);
         exposed < memory / UNACCEPTED_PART
             && pieces < UNACCEPTED_PIECES
@@ -405,33 +396,39 @@ impl<T: Transport> State<T> {
     /// is borrowed.
     pub(super) fn expose(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         message: &mut Chunks,
         is_accepted: bool,
         is_first: bool,
     ) -> Result<Exposed, ExposeError> {
-        if !self.may_expose(link, is_accepted, is_first) {
+        if !self.may_expose(links, link, is_accepted, is_first) {
             return Err(ExposeError::NotNow);
         }
         // A transport takes bytes of the first part, or copies a piece, which may be of many parts.
-        let piece_len = self.transport.limits().piece_len;
-        self.transfers.spend(message.fronts(piece_len).cloned());
-        let entry = &mut self.links[link];
-        let exposed = self.transport.expose(entry.id, message, is_accepted)?;
+        let piece_len = links.transport.limits().piece_len;
+        self.spend(message.fronts(piece_len).cloned());
+        let entry = &mut links.table[link];
+        let exposed = links.transport.expose(entry.id, message, is_accepted)?;
         entry.transfers.exposed += u64::from(exposed.segment.len);
         entry.transfers.exposed_pieces += 1;
-        self.transfers.exposed += u64::from(exposed.segment.len);
-        self.transfers.exposed_pieces += 1;
+        self.exposed += u64::from(exposed.segment.len);
+        self.exposed_pieces += 1;
         Ok(exposed)
     }
 
     /// Tells the receiver that no more of a message follows.
-    fn send_abandoned(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
-        if self.credits_for_pieces(key) == 0 {
+    fn send_abandoned(
+        &mut self,
+        links: &mut Links<T>,
+        key: LinkKey,
+        transfer: TransferKey,
+    ) -> Sent {
+        if self.credits_for_pieces(links, key) == 0 {
             return Sent::NotNow;
         }
         let body = Body::Slot(HEADER_LEN);
-        let sent = self.send_continuation(key, transfer, ABANDONED, body, 0, &[]);
+        let sent = self.send_continuation(links, key, transfer, ABANDONED, body, 0, &[]);
         sent.unwrap_or(Sent::NotNow)
     }
 }

@@ -3,8 +3,10 @@
 //! for as long as the connection lasts. [`Looks`] decides when a receiver has had enough time.
 
 use super::super::link::LinkKey;
+use super::super::link_streams::StreamKey;
 use super::super::link_transfers::{LinkTransfers, TransferKey};
-use super::super::{Driver, State, TimerTarget};
+use super::super::links::Links;
+use super::super::{Driver, TimerTarget};
 use super::Transfers;
 use super::looks::{LOOK, Looks, PATIENCE};
 use super::outgoing::{Awaited, Outgoing, TransferOwner};
@@ -44,23 +46,26 @@ pub(crate) enum ReceiverStalled {
     Credits { transfer: TransferId, left: u64 },
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> Transfers<T> {
     /// Handles an entry of a control frame about a message that this side sends.
     pub(in super::super) fn receive_transfer_entry(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         id: TransferId,
         request: ControlRequest,
-    ) -> Result<(), ProtocolError> {
-        let Some(key) = self.transfers.outgoing_of(link, id) else {
+    ) -> Result<Option<SentMessage>, ProtocolError> {
+        let Some(key) = self.outgoing_of(link, id) else {
             // The last frame of the message and this entry have crossed.
-            let ended = &self.links[link].transfers.ended;
+            let ended = &links[link].transfers.ended;
             return match request {
-                ControlRequest::Accepted | ControlRequest::Stopped if ended.contains(&id) => Ok(()),
+                ControlRequest::Accepted | ControlRequest::Stopped if ended.contains(&id) => {
+                    Ok(None)
+                }
                 _ => Err(ProtocolError::UnknownTransfer { transfer: id }),
             };
         };
-        let outgoing = &mut self.transfers.outgoing[key];
+        let outgoing = &mut self.outgoing[key];
         let twice = ProtocolError::ReleasedTwice { transfer: id };
         match request {
             ControlRequest::Fetched(segments) => {
@@ -70,7 +75,7 @@ impl<T: Transport> State<T> {
                 }
                 outgoing.is_accepted = true;
                 let released: Vec<_> = outgoing.exposed.drain(..segments).collect();
-                self.conceal_all(link, released);
+                self.conceal_all(links, link, released);
             }
             ControlRequest::Accepted => {
                 let len = outgoing.announced as usize + outgoing.message.len();
@@ -82,66 +87,70 @@ impl<T: Transport> State<T> {
             }
             _ => {
                 let released = std::mem::take(&mut outgoing.exposed);
-                self.conceal_all(link, released);
-                self.counters.transfers.stopped.add(1);
-                self.abandon_transfer(key);
+                self.conceal_all(links, link, released);
+                links.counters.transfers.stopped.add(1);
+                self.abandon_transfer(links, key);
             }
         }
-        let outgoing = &self.transfers.outgoing[key];
+        let outgoing = &self.outgoing[key];
         if !outgoing.has_ended {
-            self.queue_piece(key);
+            self.queue_piece(links, key);
         }
-        self.end_if_done(key);
-        Ok(())
+        Ok(self.end_if_done(links, key))
     }
 
     /// Gives up a message that is no longer wanted. If some of it was not announced, a frame tells
     /// the receiver.
-    pub(in super::super) fn abandon_transfer(&mut self, key: TransferKey) {
-        let outgoing = &mut self.transfers.outgoing[key];
+    pub(in super::super) fn abandon_transfer(&mut self, links: &mut Links<T>, key: TransferKey) {
+        let outgoing = &mut self.outgoing[key];
         outgoing.is_abandoned = true;
         let message = std::mem::take(&mut outgoing.message);
-        self.transfers.discard(message);
-        if !self.transfers.outgoing[key].has_ended {
-            self.queue_piece(key);
+        self.discard(message);
+        if !self.outgoing[key].has_ended {
+            self.queue_piece(links, key);
         }
     }
 
     /// Gives up the request of a call that has ended here, if it is long.
     #[cold]
-    pub(in super::super) fn abandon_request(&mut self, link: LinkKey, call: CallId) {
-        let Some(entry) = self.links.get(link) else {
+    pub(in super::super) fn abandon_request(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        call: CallId,
+    ) {
+        let Some(entry) = links.table.get(link) else {
             return;
         };
         let owner = TransferOwner::Request(call);
         let mut keys = entry.transfers.outgoing.iter().copied();
-        if let Some(key) = keys.find(|key| self.transfers.outgoing[*key].owner == owner) {
-            self.abandon_transfer(key);
+        if let Some(key) = keys.find(|key| self.outgoing[*key].owner == owner) {
+            self.abandon_transfer(links, key);
         }
     }
 
     /// Begins to look at what the receiver of a message does, until the message ends.
-    pub(super) fn watch_receiver(&mut self, key: TransferKey) {
-        if self.transfers.is_sending(key) {
-            let awaited = self.awaited(key);
-            self.transfers.outgoing[key].looks = Looks::begin(awaited);
-            self.start_look_at_receiver(key);
+    pub(super) fn watch_receiver(&mut self, links: &mut Links<T>, key: TransferKey) {
+        if self.is_sending(key) {
+            let awaited = self.awaited(links, key);
+            self.outgoing[key].looks = Looks::begin(awaited);
+            self.start_look_at_receiver(links, key);
         }
     }
 
-    fn start_look_at_receiver(&mut self, key: TransferKey) {
-        let end = self.clock.now() + LOOK;
-        let timer = self.timers.insert(end, TimerTarget::Release(key));
-        self.transfers.outgoing[key].timer = Some(timer);
+    fn start_look_at_receiver(&mut self, links: &mut Links<T>, key: TransferKey) {
+        let end = links.clock.now() + LOOK;
+        let timer = links.timers.insert(end, TimerTarget::Release(key));
+        self.outgoing[key].timer = Some(timer);
     }
 
     /// Returns true if the receiver has no reason to let a message wait for long. A server that has no
     /// memory for a request may let it wait until its deadline, and a reader takes the messages of a
     /// stream when it likes.
-    fn is_over(&self, outgoing: &Outgoing) -> bool {
+    fn is_over(&self, links: &Links<T>, outgoing: &Outgoing) -> bool {
         let is_over = match outgoing.owner {
             TransferOwner::Request(call) => {
-                let calls = &self.links[outgoing.link].calls;
+                let calls = &links[outgoing.link].calls;
                 !calls.is_in_flight(call)
             }
             TransferOwner::Response => true,
@@ -151,10 +160,10 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns what the receiver of a message has to do.
-    fn awaited(&self, key: TransferKey) -> Awaited {
-        let outgoing = &self.transfers.outgoing[key];
-        let link = &self.links[outgoing.link];
-        let is_over = self.is_over(outgoing);
+    fn awaited(&self, links: &Links<T>, key: TransferKey) -> Awaited {
+        let outgoing = &self.outgoing[key];
+        let link = &links[outgoing.link];
+        let is_over = self.is_over(links, outgoing);
         // A receiver that has memory goes on. A server may not go on with a request, because
         // requests that wait for their turns occupy all receives that it has promised. Of an
         // abandoned request, this side keeps nothing.
@@ -178,13 +187,13 @@ impl<T: Transport> State<T> {
 
     /// Looks at a message, and closes the connection of a receiver that does nothing. The memory for
     /// what it does not take is then free again.
-    pub(in super::super) fn check_receiver(&mut self, key: TransferKey) {
-        let awaited = self.awaited(key);
-        let outgoing = &mut self.transfers.outgoing[key];
+    pub(in super::super) fn check_receiver(&mut self, links: &mut Links<T>, key: TransferKey) {
+        let awaited = self.awaited(links, key);
+        let outgoing = &mut self.outgoing[key];
         outgoing.timer = None;
         let is_peers_turn = awaited != Awaited::Nothing;
         if !outgoing.looks.is_too_late(awaited, is_peers_turn) {
-            return self.start_look_at_receiver(key);
+            return self.start_look_at_receiver(links, key);
         }
         let (transfer, left) = (outgoing.id, outgoing.message.len() as u64);
         let bytes = outgoing.exposed_len();
@@ -194,23 +203,27 @@ impl<T: Transport> State<T> {
             Awaited::Credits(_) | Awaited::Nothing => ReceiverStalled::Credits { transfer, left },
         };
         let link = outgoing.link;
-        self.close_failed(link, error, "closing a connection");
+        links.close_failed(link, error, "closing a connection");
     }
 
-    /// Removes a message of which nothing follows and nothing is exposed.
-    pub(super) fn end_if_done(&mut self, key: TransferKey) {
-        let Some(outgoing) = self.transfers.outgoing.get(key) else {
-            return;
-        };
-        let is_queued = self.transfers.to_send.contains(key);
+    /// Removes a message of which nothing follows and nothing is exposed. Returns it if it was one of a
+    /// stream, which has to be told.
+    #[must_use]
+    pub(super) fn end_if_done(
+        &mut self,
+        links: &mut Links<T>,
+        key: TransferKey,
+    ) -> Option<SentMessage> {
+        let outgoing = &self.outgoing[key];
+        let is_queued = links.outbox.pieces.contains(key);
         if !outgoing.has_ended || !outgoing.exposed.is_empty() || is_queued {
-            return;
+            return None;
         }
-        let outgoing = self.transfers.outgoing.remove(key);
+        let outgoing = self.outgoing.remove(key);
         if let Some(timer) = outgoing.timer {
-            self.timers.cancel(timer);
+            links.timers.cancel(timer);
         }
-        let link = &mut self.links[outgoing.link].transfers;
+        let link = &mut links[outgoing.link].transfers;
         link.outgoing.retain(|other| *other != key);
         if outgoing.form == FRAGMENT || outgoing.is_abandoned {
             if link.ended.len() == ENDED {
@@ -218,11 +231,19 @@ impl<T: Transport> State<T> {
             }
             link.ended.push_back(outgoing.id);
         }
-        self.transfers.discard(outgoing.message);
-        if let TransferOwner::Stream(stream) = outgoing.owner {
-            self.long_message_sent(stream, key);
+        self.discard(outgoing.message);
+        match outgoing.owner {
+            TransferOwner::Stream(stream) => Some(SentMessage { stream, key }),
+            TransferOwner::Request(_) | TransferOwner::Response => None,
         }
     }
+}
+
+/// A message of a stream of which nothing is under way any more.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct SentMessage {
+    pub(in super::super) stream: StreamKey,
+    pub(in super::super) key: TransferKey,
 }
 
 impl Outgoing {
@@ -248,7 +269,7 @@ impl Outgoing {
     }
 }
 
-impl<M> Transfers<M> {
+impl<T: Transport> Transfers<T> {
     /// Returns the bytes that peers may read, and those that are kept for them without reason.
     pub(in super::super) fn exposed(&self) -> (u64, u64) {
         sum(self.outgoing.iter().map(|(_, outgoing)| outgoing))
@@ -271,6 +292,7 @@ impl<T: Transport> Driver<T> {
     /// Looks at what the receiver of a message does.
     #[cold]
     pub(in super::super) fn expire_release(&self, key: TransferKey) {
-        self.state.borrow_mut().check_receiver(key);
+        let state = &mut *self.state.borrow_mut();
+        state.transfers.check_receiver(&mut state.links, key);
     }
 }

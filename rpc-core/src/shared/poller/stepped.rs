@@ -155,6 +155,6 @@ impl<T: Transport> SteppedPoller<T> {
 
     /// Accesses the transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.poller.driver.state.borrow_mut().transport)
+        act(&mut self.poller.driver.state.borrow_mut().links.transport)
     }
 }
