@@ -1,5 +1,6 @@
 //! Which types a crate defines, and in which files their methods stand: inherent ones, those of traits,
-//! and functions that take the type by `&mut`, which are methods in all but name.
+//! and functions that take the type by `&mut`, which are methods in all but name. A method with
+//! `&mut self` that is given another type by `&mut` is a method of its own type only.
 
 mod reader;
 
@@ -27,7 +28,8 @@ pub struct Owner {
     pub module: Vec<String>,
     /// The files with inherent impls.
     pub inherent: BTreeSet<usize>,
-    /// The files with impls of any kind, or with functions that take it by `&mut`.
+    /// The files with impls of any kind, or with functions that take it by `&mut` and have no
+    /// `&mut self`.
     pub files: BTreeSet<usize>,
     fields: BTreeMap<String, TypeAt>,
     methods: BTreeMap<String, Vec<Function>>,

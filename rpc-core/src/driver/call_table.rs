@@ -12,7 +12,7 @@
 //! at any moment without losing a receive slot. An abandoned call keeps its entry until its only
 //! response has arrived. So the promised receive is there for the response, and the response is
 //! never mistaken for the response to another call. Once a long response has begun, the promised
-//! receive is free again, and the rest of the response is named by another number (`transfers/`).
+//! receive is free again, and the rest of the response is named by another number (`bodies/`).
 
 use std::mem;
 use std::task::Waker;

@@ -34,9 +34,9 @@ impl<T: Transport> Driver<T> {
         self.turns.set(turns);
         let mut state = self.state.borrow_mut();
         state.links.wake_waiters();
-        if state.transfers.waiting() | state.links.waiting() != 0 {
+        if state.bodies.waiting() | state.links.waiting() != 0 {
             drop(state);
-            self.advance_transfers();
+            self.advance_bodies();
             state = self.state.borrow_mut();
         }
         state.send_control_frames();
@@ -88,13 +88,16 @@ impl<T: Transport> Driver<T> {
                     drop(borrowed);
                     self.expire_task(task);
                 }
-                TimerTarget::Release(transfer) => {
-                    drop(borrowed);
-                    self.expire_release(transfer);
+                TimerTarget::Release(key) => {
+                    state.bodies.sending.check_receiver(&mut state.links, key);
                 }
-                TimerTarget::Incoming(transfer) => {
+                TimerTarget::Incoming(key) => {
+                    let receiving = &mut state.bodies.receiving;
+                    let completed = receiving.expire(&mut state.links, key, now);
                     drop(borrowed);
-                    self.expire_incoming(transfer);
+                    if let Some(completed) = completed {
+                        self.conclude(completed);
+                    }
                 }
                 TimerTarget::Stream(stream) => {
                     drop(borrowed);

@@ -29,10 +29,10 @@ impl<T: Transport> Driver<T> {
             self.methods.borrow().in_use(),
         );
         report("streams", state.streams.len());
-        let (sent, received) = state.transfers.counts();
+        let (sent, received) = state.bodies.counts();
         report("long messages to send", sent);
         report("long messages to receive", received);
-        let (arriving, held) = state.transfers.received();
+        let (arriving, held) = state.bodies.receiving.bytes();
         report("bytes of long messages", (arriving + held) as usize);
         report("blocked responses", state.blocked.len());
         report("timers", state.links.timers.len());

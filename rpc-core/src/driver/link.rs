@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use super::age::{Ageing, Lifetime};
 use super::call_table::CallTable;
+use super::entries::Entries;
+use super::link_bodies::LinkBodies;
 use super::link_streams::LinkStreams;
-use super::link_transfers::LinkTransfers;
-use super::outbox::Entries;
 use super::request_queue::RequestQueue;
 use super::table::table_key;
 use super::waiters::Waiters;
@@ -44,7 +44,7 @@ pub(crate) struct Link<B> {
     /// What the next control frames say.
     pub(super) entries: Entries,
     pub(super) streams: LinkStreams,
-    pub(super) transfers: LinkTransfers,
+    pub(super) bodies: LinkBodies,
     /// The limit of the messages that are sent: the lower one of this side's and the peer's.
     pub(super) longest_message: MessageLimit,
     /// Number of channels that use this link. Zero on the server's side.
@@ -107,7 +107,7 @@ impl<B> Link<B> {
     /// Returns true if the client can send nothing more and has all that it waits for. Pieces of long
     /// messages that were announced are still here until it has read them.
     pub(super) fn is_finished(&self) -> bool {
-        self.connection.is_finished() && self.transfers.outgoing.is_empty()
+        self.connection.is_finished() && self.bodies.outgoing.is_empty()
     }
 
     /// Looks at the age of the connection. If it is old, its end is announced; if it is to be closed, it

@@ -10,12 +10,13 @@ use super::age::{ConnectionAge, Lifetime};
 use super::call_origin::CallingFuture;
 use super::call_table::{CallTable, WakeTarget};
 use super::deferred::collect;
+use super::entries::Entries;
 use super::handle::SendLimits;
 use super::held_permit::HeldPermit;
 use super::link::{Link, LinkKey, LinkState};
+use super::link_bodies::LinkBodies;
 use super::link_streams::LinkStreams;
-use super::link_transfers::LinkTransfers;
-use super::outbox::{Class, Controlled, Entries, Missing, Outbox, Permit};
+use super::outbox::{Class, Controlled, Missing, Outbox, Permit};
 use super::request_queue::RequestQueue;
 use super::table::Table;
 use super::timers::Timers;
@@ -285,7 +286,7 @@ impl<T: Transport> Links<T> {
             requests: RequestQueue::default(),
             entries: Entries::default(),
             streams,
-            transfers: LinkTransfers::default(),
+            bodies: LinkBodies::default(),
             longest_message,
             handles: 0,
             going_away: false,

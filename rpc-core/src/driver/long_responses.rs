@@ -1,11 +1,11 @@
 //! Responses whose message does not fit a frame.
 
 use super::Driver;
+use super::bodies::TransferOwner;
 use super::link::Link;
 use super::outbox::{Class, Missing, Permit};
 use super::responses::{BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
-use super::transfers::TransferOwner;
 use crate::protocol::frame::FrameKind;
 use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths};
 use crate::status::Code;
@@ -64,8 +64,8 @@ impl<T: Transport> Driver<T> {
         let class = Class::Response;
         let sent = match state.links.permit(class, on).map(Permit::hold) {
             Ok(()) => {
-                let (links, bodies) = (&mut state.links, &mut state.transfers);
-                bodies.send_long(links, on, class, metadata, message, begin)
+                let (links, sending) = (&mut state.links, &mut state.bodies.sending);
+                sending.send_long(links, on, class, metadata, message, begin)
             }
             Err(missing) => Err(missing),
         };

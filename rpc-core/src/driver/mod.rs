@@ -5,11 +5,13 @@
 
 pub(crate) mod age;
 pub(crate) mod block_on_waker;
+mod bodies;
 pub(crate) mod call_origin;
 pub(crate) mod call_table;
 mod connect;
 mod credits;
 mod deferred;
+mod entries;
 mod erased;
 pub(crate) mod handle;
 mod held_memory;
@@ -18,9 +20,10 @@ mod incoming;
 #[cfg(feature = "test-util")]
 mod leftovers;
 pub(crate) mod link;
+mod link_bodies;
 mod link_streams;
-mod link_transfers;
 mod links;
+mod long_messages;
 mod long_responses;
 mod outbox;
 pub(crate) mod outgoing;
@@ -38,7 +41,6 @@ pub(crate) mod streams;
 mod table;
 pub(crate) mod tasks;
 pub(crate) mod timers;
-mod transfers;
 pub(crate) mod turn;
 mod visits;
 pub(crate) mod waiters;
@@ -51,11 +53,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::block_on_waker::BlockOnWaker;
+use self::bodies::Bodies;
 use self::held_permit::HeldPermit;
 use self::incoming::LentTask;
 use self::link::LinkKey;
+use self::link_bodies::{IncomingKey, TransferKey};
 use self::link_streams::StreamKey;
-use self::link_transfers::{IncomingKey, TransferKey};
 use self::links::Links;
 use self::ready::ReadyQueue;
 use self::responses::Blocked;
@@ -63,7 +66,6 @@ use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
 use self::streams::Streams;
 use self::tasks::{TaskKey, Tasks};
-use self::transfers::Transfers;
 use self::waiters::WaiterKey;
 use self::wakeup::Wakeup;
 use crate::clock::Clock;
@@ -114,7 +116,7 @@ pub(crate) struct Driver<T: Transport> {
 /// it: what one part has to tell a later one, it returns.
 pub(crate) struct State<T: Transport> {
     pub(crate) links: Links<T>,
-    pub(super) transfers: Transfers<T>,
+    pub(super) bodies: Bodies<T>,
     pub(super) streams: Streams,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
@@ -165,7 +167,7 @@ impl<T: Transport> Driver<T> {
             counters: Arc::clone(&counters),
             state: RefCell::new(State {
                 links: Links::new(transport, counters, clock.clone(), expected_connections),
-                transfers: Transfers::default(),
+                bodies: Bodies::default(),
                 streams: Streams::default(),
                 run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
@@ -201,6 +203,6 @@ impl<T: Transport> Driver<T> {
             || !state.blocked.is_empty()
             || !state.run_queue.is_empty()
             || state.streams.serves_any()
-            || !state.transfers.is_empty()
+            || !state.bodies.is_empty()
     }
 }

@@ -10,6 +10,7 @@
 
 use std::time::Instant;
 
+use super::bodies::TransferOwner;
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::{TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
@@ -17,7 +18,6 @@ use super::link::{Link, LinkKey};
 use super::outbox::{Class, Missing};
 use super::request_permit::{LongRequest, Obstacle};
 use super::response::{Response, ResponseBody, ResponseFrame};
-use super::transfers::TransferOwner;
 use super::waiters::RemovedWaiter;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
@@ -142,7 +142,8 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn allocate_for(&self, link: LinkKey, len: usize) -> Option<Box<dyn MessageMemory>> {
         let state = &mut *self.state.borrow_mut();
         state
-            .transfers
+            .bodies
+            .sending
             .memory_to_encode(&mut state.links, link, len)
     }
 
@@ -251,12 +252,16 @@ impl<T: Transport> Driver<T> {
         if abandoned.was_in_flight {
             state.links.cancel_call(link, call);
         }
-        if !state.transfers.is_empty() {
+        if !state.bodies.is_empty() {
             state
-                .transfers
+                .bodies
+                .sending
                 .abandon_request(&mut state.links, link, call);
             if abandoned.was_receiving {
-                state.transfers.stop_response(&mut state.links, link, call);
+                state
+                    .bodies
+                    .receiving
+                    .stop_response(&mut state.links, link, call);
             }
             drop(borrowed);
             self.drop_spent();
@@ -325,9 +330,10 @@ impl<T: Transport> State<T> {
             Some((header, TransferOwner::Request(header.call)))
         };
         let links = &mut self.links;
-        let sent = self
-            .transfers
-            .send_long(links, key, Class::Request, metadata, message, begin);
+        let sent =
+            self.bodies
+                .sending
+                .send_long(links, key, Class::Request, metadata, message, begin);
         match sent {
             Ok((call, _)) => {
                 self.links.set_deadline(key, call, request.deadline);

@@ -116,8 +116,8 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn memory_by_connection(&self) -> Vec<ConnectionMemory> {
         let state = &*self.state.borrow();
         let of_link = |link: &Link<T::RecvBuf>| {
-            let transfers = &link.transfers;
-            let (in_flight, pinned) = state.transfers.exposed_on(transfers);
+            let transfers = &link.bodies;
+            let (in_flight, pinned) = state.bodies.sending.exposed_on(transfers);
             ConnectionMemory {
                 connection: link.id,
                 posted: transfers.receiving,
@@ -163,8 +163,8 @@ impl<T: Transport> Driver<T> {
             .queued
             .set(state.run_queue.len() as u64);
         let memory = &self.counters.memory;
-        let (posted, held) = state.transfers.received();
-        let (in_flight, pinned) = state.transfers.exposed();
+        let (posted, held) = state.bodies.receiving.bytes();
+        let (in_flight, pinned) = state.bodies.sending.exposed();
         memory
             .registered
             .set(state.links.transport.memory_by_owner().registered);
@@ -182,7 +182,7 @@ impl<T: Transport> State<T> {
     pub(crate) fn has_undone_work(&self) -> bool {
         !(self.links.settled.is_empty() && self.run_queue.is_empty())
             || self.streams.has_more()
-            || self.transfers.has_more()
+            || self.bodies.sending.has_more()
     }
 
     /// Returns how long the poller may sleep if nothing arrives.
@@ -192,7 +192,7 @@ impl<T: Transport> State<T> {
         let waiting = self.blocked.len()
             | self.links.waiting()
             | self.streams.waiting()
-            | self.transfers.waiting();
+            | self.bodies.waiting();
         let longest = match self.links.connection_age {
             _ if waiting != 0 => SHORT_SLEEP,
             Some(_) => LOOK_EVERY,

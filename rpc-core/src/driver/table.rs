@@ -197,10 +197,6 @@ impl<K: Key, V> Table<K, V> {
         self.things.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.things.is_empty()
-    }
-
     /// Returns the number of indices that were ever used.
     pub(crate) fn indices(&self) -> u32 {
         self.things.capacity() as u32

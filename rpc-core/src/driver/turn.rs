@@ -159,12 +159,12 @@ impl<T: Transport> Driver<T> {
                 connection,
                 admitted,
             } => self.state.borrow_mut().links.accept(connection, *admitted),
-            Event::Fetched {
-                connection,
-                fetch,
-                len,
-            } => self.fetched(connection, fetch, len),
-            Event::FetchCancelled { connection, fetch } => self.fetch_cancelled(connection, fetch),
+            Event::Fetched { fetch, len, .. } => self.fetched(fetch, len),
+            Event::FetchCancelled { fetch, .. } => {
+                let state = &mut *self.state.borrow_mut();
+                let receiving = &mut state.bodies.receiving;
+                receiving.fetch_cancelled(&mut state.links, fetch);
+            }
             Event::Closed { connection, reason } => self.close(connection, reason),
             Event::RoomWanted(wanted) => self.make_room(*wanted),
         }
@@ -300,8 +300,8 @@ impl<T: Transport> Driver<T> {
         let Some(key) = state.links.close(id, reason, block_on_waker) else {
             return;
         };
-        if !state.transfers.is_empty() {
-            state.transfers.end_transfers(&mut state.links, key);
+        if !state.bodies.is_empty() {
+            state.bodies.end_all_of(&mut state.links, key);
         }
         drop(borrowed);
         self.discard_tasks_of(key);
@@ -323,7 +323,7 @@ impl<T: Transport> State<T> {
             | self.links.timers.len()
             | self.run_queue.waiting()
             | self.streams.waiting()
-            | self.transfers.waiting()
+            | self.bodies.waiting()
             != 0
     }
 
@@ -416,7 +416,7 @@ impl<T: Transport> State<T> {
     /// Returns the number of entries that wait for a control frame.
     pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
         let made = self.links[link].entries.len();
-        made + self.streams.grants_of(link) + self.transfers.entries_owed(link)
+        made + self.streams.grants_of(link) + self.bodies.receiving.entries_owed(link)
     }
 
     /// Sends the credits, entries and acknowledgements that no other frame has carried.
@@ -428,7 +428,7 @@ impl<T: Transport> State<T> {
             };
             if self.links[key].connection.may_send_control_frame() {
                 self.streams.collect_grants(key, &mut self.links);
-                self.transfers.collect_entries(key, &mut self.links);
+                self.bodies.receiving.collect_entries(key, &mut self.links);
             }
             let sent = self.links.send_control(key);
             let is_sent = sent == Ok(Controlled::Sent);
@@ -461,7 +461,8 @@ impl<T: Transport> State<T> {
                 ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
                     let (links, id) = (&mut self.links, TransferId(call.0));
                     let sent = self
-                        .transfers
+                        .bodies
+                        .sending
                         .receive_transfer_entry(links, link, id, request)?;
                     if let Some(sent) = sent {
                         self.message_sent(sent);

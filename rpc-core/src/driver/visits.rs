@@ -56,7 +56,7 @@ impl<T: Transport> Driver<T> {
                 return;
             }
             let visit = self.visit_next(before);
-            if !self.state.borrow().transfers.is_empty() {
+            if !self.state.borrow().bodies.is_empty() {
                 // The next polls may read long messages, which takes this thread's time.
                 self.state.borrow_mut().links.flush();
             }
@@ -80,7 +80,7 @@ impl<T: Transport> Driver<T> {
         for _ in 0..EVENTS_PER_LOOK {
             // The next events may be about long messages, which can wait: the application, which has
             // its response, often makes the next call.
-            if self.block_on_waker.is_woken() && !self.state.borrow().transfers.is_empty() {
+            if self.block_on_waker.is_woken() && !self.state.borrow().bodies.is_empty() {
                 return true;
             }
             let event = self.state.borrow_mut().links.transport.poll();

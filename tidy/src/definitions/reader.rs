@@ -86,7 +86,12 @@ impl Reader<'_> {
         let changes: Vec<usize> = changes
             .filter_map(|written| self.definitions.owner(&written))
             .collect();
-        for &owner in &changes {
+        // What changes its own state, and is given another type's to change, is a method of the former.
+        let receiver = signature.receiver();
+        let has_state = receiver.is_some_and(|receiver| {
+            receiver.reference.is_some() && receiver.mutability.is_some()
+        });
+        for &owner in changes.iter().filter(|_| !has_state) {
             self.definitions.owners[owner].files.insert(self.scope.file);
         }
         Function {

@@ -6,11 +6,11 @@
 mod control;
 mod permit;
 
-pub(super) use self::control::{Controlled, Entries};
+pub(super) use self::control::Controlled;
 pub(super) use self::permit::{Body, Class, Missing, Permit};
 use super::link::LinkKey;
+use super::link_bodies::TransferKey;
 use super::link_streams::StreamKey;
-use super::link_transfers::TransferKey;
 use super::waiting::{ReadySet, Waiting};
 use crate::transport::Transport;
 

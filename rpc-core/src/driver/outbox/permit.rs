@@ -85,7 +85,7 @@ impl Class {
             Self::Opening => link.connection.take_stream(),
             Self::Message | Self::Piece => {
                 let has_credit = link.connection.take_message();
-                link.transfers.credits_seen += u64::from(has_credit);
+                link.bodies.credits_seen += u64::from(has_credit);
                 has_credit
             }
         }

@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::super::bodies::LongMessage;
 use super::super::incoming::{LentTask, RequestParts};
 use super::super::link::LinkKey;
 use super::super::responses::Started;
 use super::super::tasks::Task;
-use super::super::transfers::LongMessage;
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Serving, Stream, StreamKey};
 use crate::method::{MethodKind, MethodSpec};

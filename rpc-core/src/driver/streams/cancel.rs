@@ -33,8 +33,13 @@ impl<T: Transport> Driver<T> {
             let (header, served) = (request.header, request.served);
             return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
-        if self.cancel_long_request(link, call) {
-            return;
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let receiving = &mut state.bodies.receiving;
+        let completed = receiving.cancel_request(&mut state.links, link, call);
+        drop(borrowed);
+        if let Some(completed) = completed {
+            return self.conclude(completed);
         }
         let status = || Status::cancelled("the client cancelled the call");
         let stream = self.state.borrow_mut().stream_of(link, call);

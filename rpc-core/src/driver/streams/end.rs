@@ -178,7 +178,7 @@ impl<T: Transport> State<T> {
             self.links.wakers.extend(reader);
             self.links.wakers.extend(sender);
             for message in left {
-                self.transfers.discard(message);
+                self.bodies.sending.discard(message);
             }
         }
     }
@@ -189,7 +189,9 @@ impl<T: Transport> State<T> {
             return;
         };
         for transfer in mem::take(&mut stream.sending) {
-            self.transfers.abandon_transfer(&mut self.links, transfer);
+            self.bodies
+                .sending
+                .abandon_transfer(&mut self.links, transfer);
         }
     }
 
@@ -236,11 +238,13 @@ impl<T: Transport> State<T> {
         self.streams.grants.remove(key);
         if stream.phase.is_client() {
             for transfer in mem::take(&mut stream.sending) {
-                self.transfers.abandon_transfer(&mut self.links, transfer);
+                self.bodies
+                    .sending
+                    .abandon_transfer(&mut self.links, transfer);
             }
         }
         if let Phase::Opening(request) = &mut stream.phase {
-            self.transfers.discard(mem::take(&mut request.message));
+            self.bodies.sending.discard(mem::take(&mut request.message));
         }
         if let Some(timer) = stream.timer {
             self.links.timers.cancel(timer);
@@ -266,7 +270,7 @@ impl<T: Transport> State<T> {
                 self.links.wakers.extend(reader);
                 self.links.wakers.extend(sender);
                 for message in left {
-                    self.transfers.discard(message);
+                    self.bodies.sending.discard(message);
                 }
             }
         }

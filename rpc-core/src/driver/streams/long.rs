@@ -1,18 +1,18 @@
 //! Long messages of streams: how they are sent in their order, and received in their order.
 //!
 //! A long message has its position in the stream from its first frame on. At the sender, frames behind
-//! it follow at once, and its own pieces go through `transfers/`. At the receiver, the stream's
+//! it follow at once, and its own pieces go through `bodies/`. At the receiver, the stream's
 //! [`Inbound`](crate::stream::inbound::Inbound) keeps its position, and what arrives behind it waits
 //! there, out of its slots and within the stream's window.
 //!
 //! A stream reads at most two long messages ahead of its reader, as far as there is room ahead of all
-//! readers (`transfers/admission.rs`), and sends at most two at a time.
+//! readers (`bodies/admission.rs`), and sends at most two at a time.
 
 use super::super::State;
+use super::super::bodies::{SentMessage, TransferOwner};
 use super::super::link::Link;
-use super::super::link_transfers::TransferKey;
+use super::super::link_bodies::TransferKey;
 use super::super::outbox::{Class, Missing};
-use super::super::transfers::{SentMessage, TransferOwner};
 use super::StreamKey;
 use super::look::Stop;
 use crate::protocol::connection::MAX_TRANSFERS;
@@ -39,7 +39,7 @@ impl<T: Transport> State<T> {
             unreachable!("a stream that is not open sends nothing");
         };
         let (on, core) = (stream.link, stream.core.clone());
-        let of_link = self.links[on].transfers.outgoing.len();
+        let of_link = self.links[on].bodies.outgoing.len();
         let most = match of_link < MANY_UNDER_WAY {
             true => LONG_UNDER_WAY,
             false => 1,
@@ -71,9 +71,10 @@ impl<T: Transport> State<T> {
             Some((header, TransferOwner::Stream(key)))
         };
         let links = &mut self.links;
-        let sent = self
-            .transfers
-            .send_long(links, on, Class::Message, &[], &mut message, begin);
+        let sent =
+            self.bodies
+                .sending
+                .send_long(links, on, Class::Message, &[], &mut message, begin);
         match sent {
             Ok((_, transfer)) => {
                 let sender = core.lock().outbound.wake_sender();
@@ -92,7 +93,7 @@ impl<T: Transport> State<T> {
     /// Notes that a long message of a stream is under way, unless it is not any more.
     pub(super) fn sends_for(&mut self, key: StreamKey, transfer: TransferKey) {
         if let Some(stream) = self.streams.get_mut(key)
-            && self.transfers.is_sending(transfer)
+            && self.bodies.sending.is_sending(transfer)
         {
             stream.sending.push(transfer);
         }

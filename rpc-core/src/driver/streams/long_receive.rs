@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 
+use super::super::bodies::{Completed, LongMessage, Purpose};
 use super::super::link::LinkKey;
-use super::super::link_transfers::IncomingKey;
+use super::super::link_bodies::IncomingKey;
 use super::super::responses::Started;
-use super::super::transfers::{Completed, LongMessage, Purpose};
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, StreamKey};
 use crate::call_error::CallError;
@@ -53,9 +53,10 @@ impl<T: Transport> Driver<T> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         state
-            .transfers
+            .bodies
+            .receiving
             .take_piece(&mut state.links, incoming, body.form, body.piece)?;
-        let completed = state.transfers.complete(&mut state.links, incoming);
+        let completed = state.bodies.receiving.complete(&mut state.links, incoming);
         drop(borrowed);
         if let Some((key, status)) = refusal {
             self.fail_receiving(key, status);
@@ -102,7 +103,7 @@ impl<T: Transport> Driver<T> {
         };
         state.set_served(key, served);
         let purpose = Purpose::Stream(key);
-        let incoming = state.transfers.begin_incoming(
+        let incoming = state.bodies.receiving.begin_incoming(
             &mut state.links,
             link,
             header,
@@ -114,8 +115,12 @@ impl<T: Transport> Driver<T> {
         if refusal.is_none() {
             refusal = state.refuse_length(key, link, body.len);
         }
-        let refusal =
-            refusal.or_else(|| state.transfers.admit_incoming(&mut state.links, incoming));
+        let refusal = refusal.or_else(|| {
+            state
+                .bodies
+                .receiving
+                .admit_incoming(&mut state.links, incoming)
+        });
         let Some(status) = refusal else {
             state.receive_for(key, incoming);
             if let Some(deadline) = parts.deadline
@@ -129,7 +134,10 @@ impl<T: Transport> Driver<T> {
             }
             return Ok((incoming, None));
         };
-        state.transfers.stop_incoming(&mut state.links, incoming);
+        state
+            .bodies
+            .receiving
+            .stop_incoming(&mut state.links, incoming);
         Ok((incoming, Some((key, status))))
     }
 
@@ -270,7 +278,7 @@ impl<T: Transport> State<T> {
             None => return Err(ProtocolError::UnknownCall { call }),
         };
         let purpose = key.map_or(Purpose::Nobody, Purpose::Stream);
-        let incoming = self.transfers.begin_incoming(
+        let incoming = self.bodies.receiving.begin_incoming(
             &mut self.links,
             link,
             header,
@@ -280,7 +288,9 @@ impl<T: Transport> State<T> {
             None,
         )?;
         let Some(key) = key else {
-            self.transfers.stop_incoming(&mut self.links, incoming);
+            self.bodies
+                .receiving
+                .stop_incoming(&mut self.links, incoming);
             return Ok((incoming, None));
         };
         let is_wanted = self.begin_long_message(key, header, metadata, incoming)?;
@@ -290,7 +300,9 @@ impl<T: Transport> State<T> {
             self.fetch_ahead(key);
             return Ok((incoming, None));
         }
-        self.transfers.stop_incoming(&mut self.links, incoming);
+        self.bodies
+            .receiving
+            .stop_incoming(&mut self.links, incoming);
         if let Some(stream) = self.streams.get_mut(key) {
             stream.core.lock().inbound.cut(incoming.number());
         }
@@ -376,7 +388,7 @@ impl<T: Transport> State<T> {
             true => Purpose::Stream(key),
             false => Purpose::Nobody,
         };
-        let incoming = self.transfers.begin_incoming(
+        let incoming = self.bodies.receiving.begin_incoming(
             &mut self.links,
             link,
             header,
@@ -387,15 +399,24 @@ impl<T: Transport> State<T> {
         )?;
         self.note_answer(key, header);
         if !is_wanted {
-            self.transfers.stop_incoming(&mut self.links, incoming);
+            self.bodies
+                .receiving
+                .stop_incoming(&mut self.links, incoming);
             self.remove_stream(key);
             return Ok((incoming, None));
         }
         let refusal = self.refuse_length(key, link, body.len);
-        let refusal = refusal.or_else(|| self.transfers.admit_incoming(&mut self.links, incoming));
+        let refusal = refusal.or_else(|| {
+            self.bodies
+                .receiving
+                .admit_incoming(&mut self.links, incoming)
+        });
         match refusal {
             None => self.receive_for(key, incoming),
-            Some(_) => self.transfers.stop_incoming(&mut self.links, incoming),
+            Some(_) => self
+                .bodies
+                .receiving
+                .stop_incoming(&mut self.links, incoming),
         }
         Ok((incoming, refusal.map(|status| (key, status))))
     }
@@ -441,7 +462,8 @@ impl<T: Transport> State<T> {
             let Some(next) = next else { return };
             let mut receiving = stream.receiving.iter().copied();
             let incoming = receiving.find(|incoming| incoming.number() == next.transfer);
-            let ahead = incoming.map(|incoming| self.transfers.read_ahead(&self.links, incoming));
+            let ahead =
+                incoming.map(|incoming| self.bodies.receiving.read_ahead(&self.links, incoming));
             if let Some(None) = ahead
                 && !next.is_awaited
             {
@@ -449,9 +471,11 @@ impl<T: Transport> State<T> {
             }
             let ahead = ahead.flatten().filter(|_| !next.is_awaited);
             core.lock().inbound.begin_to_fetch(next.transfer, ahead);
-            if let Some(status) = incoming
-                .and_then(|incoming| self.transfers.admit_incoming(&mut self.links, incoming))
-            {
+            if let Some(status) = incoming.and_then(|incoming| {
+                self.bodies
+                    .receiving
+                    .admit_incoming(&mut self.links, incoming)
+            }) {
                 self.streams.refuse(key, status);
             }
         }
@@ -485,7 +509,9 @@ impl<T: Transport> State<T> {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.receiving.retain(|other| *other != incoming);
         }
-        self.transfers.stop_incoming(&mut self.links, incoming);
+        self.bodies
+            .receiving
+            .stop_incoming(&mut self.links, incoming);
     }
 
     /// Stops the long messages that are under way to a stream. Its reader, if there is one, gets those
@@ -503,7 +529,9 @@ impl<T: Transport> State<T> {
         self.links.wakers.extend(core.inbound.reader.wake());
         drop(core);
         for incoming in std::mem::take(&mut stream.receiving) {
-            self.transfers.stop_incoming(&mut self.links, incoming);
+            self.bodies
+                .receiving
+                .stop_incoming(&mut self.links, incoming);
         }
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::super::bodies::TransferOwner;
 use super::super::call_table::WakeTarget;
 use super::super::handle::StreamRequest;
 use super::super::link::{Link, LinkKey};
 use super::super::outbox::{Body, Class, Missing};
-use super::super::transfers::TransferOwner;
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey, Streams};
 use crate::call_error::{CallError, Cause, Execution};
@@ -273,7 +273,8 @@ impl<T: Transport> State<T> {
         };
         let links = &mut self.links;
         let sent =
-            self.transfers
+            self.bodies
+                .sending
                 .send_long(links, on, Class::Opening, metadata, &mut message, begin);
         let request = self.streams.opening(key);
         request.message = message;

@@ -9,14 +9,12 @@
 
 use std::mem;
 
-use super::super::Driver;
 use super::super::link::LinkKey;
-use super::super::link_transfers::TransferKey;
+use super::super::link_bodies::TransferKey;
 use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing};
-use super::Transfers;
-use super::outgoing::FIRST_SEGMENTS;
 use super::release::SentMessage;
+use super::sending::{FIRST_SEGMENTS, Sending};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{
     ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
@@ -81,56 +79,23 @@ pub(super) enum Sent {
     NotNow,
 }
 
-impl<T: Transport> Driver<T> {
-    /// Sends the next pieces of long messages, gives memory to messages that wait for it, and drops the
-    /// parts that have been sent.
-    #[cold]
-    #[inline(never)]
-    pub(in super::super) fn advance_transfers(&self) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        state.links.open_windows();
-        if !state.transfers.yields(self.block_on_waker.is_woken()) {
-            for sent in state.transfers.send_pieces(&mut state.links) {
-                state.message_sent(sent);
-            }
-        }
-        let waits = state.transfers.waiting.len() != 0;
-        drop(borrowed);
-        if waits {
-            self.admit_waiting();
-        }
-        self.drop_spent();
-    }
-
-    /// Drops the parts of messages that have been sent, while nothing is borrowed.
-    pub(in super::super) fn drop_spent(&self) {
-        let mut spent = mem::take(&mut self.state.borrow_mut().transfers.spent);
-        spent.clear();
-        let mut state = self.state.borrow_mut();
-        if state.transfers.spent.is_empty() {
-            state.transfers.spent = spent;
-        }
-    }
-}
-
-impl<T: Transport> Transfers<T> {
+impl Sending {
     /// Returns true if pieces wait in this turn, which has woken the application if it `is_woken`.
-    fn yields(&mut self, is_woken: bool) -> bool {
+    pub(super) fn yields(&mut self, is_woken: bool) -> bool {
         let yields = is_woken && self.turns_yielded < MOST_TURNS_YIELDED;
         self.turns_yielded += u32::from(yields);
         yields
     }
 }
 
-impl<T: Transport> Transfers<T> {
+impl Sending {
     /// Queues a message of which a piece may be sent.
-    pub(super) fn queue_piece(&mut self, links: &mut Links<T>, key: TransferKey) {
+    pub(super) fn queue_piece<T: Transport>(&mut self, links: &mut Links<T>, key: TransferKey) {
         let link = self.outgoing[key].link;
         links.outbox.pieces.insert(link, key);
     }
 
-    fn send_pieces(&mut self, links: &mut Links<T>) -> Vec<SentMessage> {
+    pub(super) fn send_pieces<T: Transport>(&mut self, links: &mut Links<T>) -> Vec<SentMessage> {
         let copied = |links: &Links<T>| links.counters.transfers.bytes_copied.get();
         let copied_before = copied(links);
         let sent = |links: &Links<T>| links.counters.transfers.bytes_sent.get();
@@ -181,7 +146,12 @@ impl<T: Transport> Transfers<T> {
         ended
     }
 
-    fn send_piece(&mut self, links: &mut Links<T>, link: LinkKey, transfer: TransferKey) -> Sent {
+    fn send_piece<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        transfer: TransferKey,
+    ) -> Sent {
         let outgoing = &self.outgoing[transfer];
         if links[link].ended.is_some() || outgoing.has_ended {
             return Sent::NoMore;
@@ -199,7 +169,7 @@ impl<T: Transport> Transfers<T> {
     }
 
     /// Returns the number of credits that long messages of a link may take in this turn.
-    pub(in super::super) fn credits_for_pieces(
+    pub(in super::super) fn credits_for_pieces<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,
@@ -212,12 +182,17 @@ impl<T: Transport> Transfers<T> {
         let others_wait = links.others_wait_for_credits(key);
         let link = &mut links[key];
         // The last credit goes to these and to long messages alternately.
-        let takes = !others_wait || !link.transfers.took_last_credit;
-        link.transfers.took_last_credit = takes;
+        let takes = !others_wait || !link.bodies.took_last_credit;
+        link.bodies.took_last_credit = takes;
         usize::from(takes)
     }
 
-    fn send_segments(&mut self, links: &mut Links<T>, key: LinkKey, transfer: TransferKey) -> Sent {
+    fn send_segments<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        key: LinkKey,
+        transfer: TransferKey,
+    ) -> Sent {
         let outgoing = &self.outgoing[transfer];
         let most = match outgoing.is_accepted {
             true => MAX_SEGMENTS,
@@ -271,7 +246,7 @@ impl<T: Transport> Transfers<T> {
     }
 
     /// Returns the number of fragments of a message that may be sent in this turn.
-    fn fragments_of_piece(&mut self, links: &mut Links<T>, key: LinkKey) -> usize {
+    fn fragments_of_piece<T: Transport>(&mut self, links: &mut Links<T>, key: LinkKey) -> usize {
         let frame_len = links.transport.longest_frame(links[key].id);
         let fragment_len = frame_len.saturating_sub(HEADER_LEN).max(1);
         let most = links.transport.limits().piece_len / fragment_len;
@@ -280,7 +255,7 @@ impl<T: Transport> Transfers<T> {
     }
 
     /// Sends the next fragments of a message, `most` at most, for which there are credits.
-    pub(super) fn send_fragments(
+    pub(super) fn send_fragments<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,
@@ -314,7 +289,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Sends a continuation with the next `len` bytes of a message: in `piece`, or copied into the
     /// frame.
-    fn send_continuation(
+    fn send_continuation<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,
@@ -355,13 +330,13 @@ impl<T: Transport> Transfers<T> {
         }
     }
 
-    pub(super) fn conceal_all(
+    pub(super) fn conceal_all<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
         exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
     ) {
-        let of_link = &mut links.table[link].transfers;
+        let of_link = &mut links.table[link].bodies;
         for (key, len) in exposed {
             of_link.exposed -= u64::from(len);
             of_link.exposed_pieces -= 1;
@@ -372,7 +347,7 @@ impl<T: Transport> Transfers<T> {
     }
 
     /// Returns true if a message, which has nothing exposed if `is_first`, may expose another piece.
-    fn may_expose(
+    fn may_expose<T: Transport>(
         &self,
         links: &Links<T>,
         link: LinkKey,
@@ -384,7 +359,7 @@ impl<T: Transport> Transfers<T> {
         if is_accepted {
             return is_first || exposed < memory / EXPOSED_PART && pieces < EXPOSED_PIECES;
         }
-        let of_link = &links[link].transfers;
+        let of_link = &links[link].bodies;
         let (on_link, pieces_on_link) = (of_link.exposed, of_link.exposed_pieces);
         exposed < memory / UNACCEPTED_PART
             && pieces < UNACCEPTED_PIECES
@@ -394,7 +369,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Exposes the next piece of a message. The application's bytes are dropped later, when nothing
     /// is borrowed.
-    pub(super) fn expose(
+    pub(super) fn expose<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
@@ -410,15 +385,15 @@ impl<T: Transport> Transfers<T> {
         self.spend(message.fronts(piece_len).cloned());
         let entry = &mut links.table[link];
         let exposed = links.transport.expose(entry.id, message, is_accepted)?;
-        entry.transfers.exposed += u64::from(exposed.segment.len);
-        entry.transfers.exposed_pieces += 1;
+        entry.bodies.exposed += u64::from(exposed.segment.len);
+        entry.bodies.exposed_pieces += 1;
         self.exposed += u64::from(exposed.segment.len);
         self.exposed_pieces += 1;
         Ok(exposed)
     }
 
     /// Tells the receiver that no more of a message follows.
-    fn send_abandoned(
+    fn send_abandoned<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,

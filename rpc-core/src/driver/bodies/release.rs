@@ -2,14 +2,13 @@
 //! the connection of a receiver that does not take the message: otherwise, one response would be kept
 //! for as long as the connection lasts. [`Looks`] decides when a receiver has had enough time.
 
+use super::super::TimerTarget;
 use super::super::link::LinkKey;
+use super::super::link_bodies::{LinkBodies, TransferKey};
 use super::super::link_streams::StreamKey;
-use super::super::link_transfers::{LinkTransfers, TransferKey};
 use super::super::links::Links;
-use super::super::{Driver, TimerTarget};
-use super::Transfers;
 use super::looks::{LOOK, Looks, PATIENCE};
-use super::outgoing::{Awaited, Outgoing, TransferOwner};
+use super::sending::{Awaited, Outgoing, Sending, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
 use crate::transport::Transport;
@@ -46,9 +45,9 @@ pub(crate) enum ReceiverStalled {
     Credits { transfer: TransferId, left: u64 },
 }
 
-impl<T: Transport> Transfers<T> {
+impl Sending {
     /// Handles an entry of a control frame about a message that this side sends.
-    pub(in super::super) fn receive_transfer_entry(
+    pub(in super::super) fn receive_transfer_entry<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
@@ -57,7 +56,7 @@ impl<T: Transport> Transfers<T> {
     ) -> Result<Option<SentMessage>, ProtocolError> {
         let Some(key) = self.outgoing_of(link, id) else {
             // The last frame of the message and this entry have crossed.
-            let ended = &links[link].transfers.ended;
+            let ended = &links[link].bodies.ended;
             return match request {
                 ControlRequest::Accepted | ControlRequest::Stopped if ended.contains(&id) => {
                     Ok(None)
@@ -101,7 +100,11 @@ impl<T: Transport> Transfers<T> {
 
     /// Gives up a message that is no longer wanted. If some of it was not announced, a frame tells
     /// the receiver.
-    pub(in super::super) fn abandon_transfer(&mut self, links: &mut Links<T>, key: TransferKey) {
+    pub(in super::super) fn abandon_transfer<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        key: TransferKey,
+    ) {
         let outgoing = &mut self.outgoing[key];
         outgoing.is_abandoned = true;
         let message = std::mem::take(&mut outgoing.message);
@@ -113,7 +116,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Gives up the request of a call that has ended here, if it is long.
     #[cold]
-    pub(in super::super) fn abandon_request(
+    pub(in super::super) fn abandon_request<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
@@ -123,14 +126,14 @@ impl<T: Transport> Transfers<T> {
             return;
         };
         let owner = TransferOwner::Request(call);
-        let mut keys = entry.transfers.outgoing.iter().copied();
+        let mut keys = entry.bodies.outgoing.iter().copied();
         if let Some(key) = keys.find(|key| self.outgoing[*key].owner == owner) {
             self.abandon_transfer(links, key);
         }
     }
 
     /// Begins to look at what the receiver of a message does, until the message ends.
-    pub(super) fn watch_receiver(&mut self, links: &mut Links<T>, key: TransferKey) {
+    pub(super) fn watch_receiver<T: Transport>(&mut self, links: &mut Links<T>, key: TransferKey) {
         if self.is_sending(key) {
             let awaited = self.awaited(links, key);
             self.outgoing[key].looks = Looks::begin(awaited);
@@ -138,7 +141,7 @@ impl<T: Transport> Transfers<T> {
         }
     }
 
-    fn start_look_at_receiver(&mut self, links: &mut Links<T>, key: TransferKey) {
+    fn start_look_at_receiver<T: Transport>(&mut self, links: &mut Links<T>, key: TransferKey) {
         let end = links.clock.now() + LOOK;
         let timer = links.timers.insert(end, TimerTarget::Release(key));
         self.outgoing[key].timer = Some(timer);
@@ -147,7 +150,7 @@ impl<T: Transport> Transfers<T> {
     /// Returns true if the receiver has no reason to let a message wait for long. A server that has no
     /// memory for a request may let it wait until its deadline, and a reader takes the messages of a
     /// stream when it likes.
-    fn is_over(&self, links: &Links<T>, outgoing: &Outgoing) -> bool {
+    fn is_over<T: Transport>(&self, links: &Links<T>, outgoing: &Outgoing) -> bool {
         let is_over = match outgoing.owner {
             TransferOwner::Request(call) => {
                 let calls = &links[outgoing.link].calls;
@@ -160,7 +163,7 @@ impl<T: Transport> Transfers<T> {
     }
 
     /// Returns what the receiver of a message has to do.
-    fn awaited(&self, links: &Links<T>, key: TransferKey) -> Awaited {
+    fn awaited<T: Transport>(&self, links: &Links<T>, key: TransferKey) -> Awaited {
         let outgoing = &self.outgoing[key];
         let link = &links[outgoing.link];
         let is_over = self.is_over(links, outgoing);
@@ -179,7 +182,7 @@ impl<T: Transport> Transfers<T> {
         } else if is_over && outgoing.awaits_acceptance() {
             Awaited::Acceptance
         } else if takes_more && link.connection.messages_allowed() == 0 {
-            Awaited::Credits(link.transfers.credits_seen)
+            Awaited::Credits(link.bodies.credits_seen)
         } else {
             Awaited::Nothing
         }
@@ -187,7 +190,11 @@ impl<T: Transport> Transfers<T> {
 
     /// Looks at a message, and closes the connection of a receiver that does nothing. The memory for
     /// what it does not take is then free again.
-    pub(in super::super) fn check_receiver(&mut self, links: &mut Links<T>, key: TransferKey) {
+    pub(in super::super) fn check_receiver<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        key: TransferKey,
+    ) {
         let awaited = self.awaited(links, key);
         let outgoing = &mut self.outgoing[key];
         outgoing.timer = None;
@@ -209,7 +216,7 @@ impl<T: Transport> Transfers<T> {
     /// Removes a message of which nothing follows and nothing is exposed. Returns it if it was one of a
     /// stream, which has to be told.
     #[must_use]
-    pub(super) fn end_if_done(
+    pub(super) fn end_if_done<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: TransferKey,
@@ -223,7 +230,7 @@ impl<T: Transport> Transfers<T> {
         if let Some(timer) = outgoing.timer {
             links.timers.cancel(timer);
         }
-        let link = &mut links[outgoing.link].transfers;
+        let link = &mut links[outgoing.link].bodies;
         link.outgoing.retain(|other| *other != key);
         if outgoing.form == FRAGMENT || outgoing.is_abandoned {
             if link.ended.len() == ENDED {
@@ -269,14 +276,14 @@ impl Outgoing {
     }
 }
 
-impl<T: Transport> Transfers<T> {
+impl Sending {
     /// Returns the bytes that peers may read, and those that are kept for them without reason.
     pub(in super::super) fn exposed(&self) -> (u64, u64) {
         sum(self.outgoing.iter().map(|(_, outgoing)| outgoing))
     }
 
     /// As [`exposed`](Self::exposed), of one connection.
-    pub(in super::super) fn exposed_on(&self, link: &LinkTransfers) -> (u64, u64) {
+    pub(in super::super) fn exposed_on(&self, link: &LinkBodies) -> (u64, u64) {
         let of_link = link.outgoing.iter();
         sum(of_link.map(|key| &self.outgoing[*key]))
     }
@@ -286,13 +293,4 @@ fn sum<'a>(messages: impl Iterator<Item = &'a Outgoing>) -> (u64, u64) {
     messages
         .map(Outgoing::kept_bytes)
         .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
-}
-
-impl<T: Transport> Driver<T> {
-    /// Looks at what the receiver of a message does.
-    #[cold]
-    pub(in super::super) fn expire_release(&self, key: TransferKey) {
-        let state = &mut *self.state.borrow_mut();
-        state.transfers.check_receiver(&mut state.links, key);
-    }
 }

@@ -15,15 +15,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::super::TimerTarget;
 use super::super::held_memory::Account;
 use super::super::link::LinkKey;
-use super::super::link_transfers::IncomingKey;
+use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
-use super::super::transfers::Transfers;
-use super::super::{Driver, TimerTarget};
-use super::incoming::Place;
+use super::arrival::{Completed, Purpose};
+use super::receiving::{Place, Receiving};
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind};
 use crate::status::Status;
@@ -63,7 +63,7 @@ pub(super) enum NoMemory {
     NotRead,
 }
 
-impl<T: Transport> Transfers<T> {
+impl<T: Transport> Receiving<T> {
     /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
     /// ends if it gets none.
     pub(in super::super) fn admit_incoming(
@@ -120,7 +120,7 @@ impl<T: Transport> Transfers<T> {
     ) -> Result<T::Memory, NoMemory> {
         let incoming = &self.incoming[key];
         let len = incoming.len;
-        let link = &links[incoming.link].transfers;
+        let link = &links[incoming.link].bodies;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
         // Messages that wait for a reader must not keep calls from getting memory. They have a limit of
         // their own.
@@ -150,7 +150,7 @@ impl<T: Transport> Transfers<T> {
     ) -> Option<ReadAhead> {
         let incoming = &self.incoming[key];
         let len = u64::from(incoming.len);
-        let of_link = &links[incoming.link].transfers.read_ahead;
+        let of_link = &links[incoming.link].bodies.read_ahead;
         let of_all = &self.read_ahead;
         let limits = links.transport.limits();
         let longest = limits.max_message_len as u64;
@@ -176,7 +176,7 @@ impl<T: Transport> Transfers<T> {
     fn charge_incoming(&mut self, links: &mut Links<T>, key: IncomingKey) {
         let incoming = &mut self.incoming[key];
         incoming.charged = incoming.len.into();
-        links[incoming.link].transfers.receiving += incoming.charged;
+        links[incoming.link].bodies.receiving += incoming.charged;
         self.receiving += incoming.charged;
     }
 
@@ -186,7 +186,7 @@ impl<T: Transport> Transfers<T> {
         let charged = mem::take(&mut incoming.charged);
         self.receiving -= charged;
         if let Some(link) = links.table.get_mut(incoming.link) {
-            link.transfers.receiving -= charged;
+            link.bodies.receiving -= charged;
         }
     }
 
@@ -302,7 +302,7 @@ impl<T: Transport> Transfers<T> {
     /// Says what uses the memory that a message waits for, and what the limits are.
     fn use_of_memory(&self, links: &Links<T>, key: IncomingKey) -> String {
         let incoming = &self.incoming[key];
-        let link = &links[incoming.link].transfers;
+        let link = &links[incoming.link].bodies;
         let own = link.receiving;
         let kept = link.account.as_ref().map_or(0, |account| account.held());
         let all = self.receiving + self.memory.held();
@@ -322,22 +322,75 @@ impl<T: Transport> Transfers<T> {
     /// Returns the account of the bytes that the application keeps of a link's messages.
     pub(super) fn account_of(&mut self, links: &mut Links<T>, link: LinkKey) -> Arc<Account> {
         let memory = &self.memory;
-        let account = &mut links[link].transfers.account;
+        let account = &mut links[link].bodies.account;
         let account = account.get_or_insert_with(|| Account::new(Arc::clone(memory)));
         Arc::clone(account)
     }
-}
 
-impl<T: Transport> Driver<T> {
-    /// Gives memory to the messages that wait, if there is some.
-    pub(super) fn admit_waiting(&self) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let refused = state.transfers.place_waiting(&mut state.links);
-        drop(borrowed);
-        for (key, reason) in refused {
-            self.refuse_waiting(key, reason);
+    /// Gives memory to the messages that wait, if there is some. Returns the outcomes of those that are
+    /// refused instead.
+    pub(super) fn admit_waiting(&mut self, links: &mut Links<T>) -> Vec<Completed> {
+        let refused = self.place_waiting(links).into_iter();
+        let refused = refused.filter_map(|(key, reason)| self.refuse(links, key, reason));
+        refused.collect()
+    }
+
+    /// Refuses a message that has waited for memory and gets none.
+    #[cold]
+    fn refuse(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        reason: NoMemory,
+    ) -> Option<Completed> {
+        let incoming = &self.incoming[key];
+        let (link, call, purpose) = (incoming.link, incoming.header.call, incoming.purpose);
+        let status = self.no_memory(links, key, reason);
+        links.counters.transfers.refused.add(1);
+        match purpose {
+            Purpose::Request(served) => {
+                self.stop_incoming(links, key);
+                Some(Completed::not_started(link, call, served, status))
+            }
+            Purpose::Response(call) => {
+                self.stop_incoming(links, key);
+                Some(Completed::Refused { link, call, status })
+            }
+            // The stream stops all of its messages.
+            Purpose::Stream(stream) => Some(Completed::StreamRefused { stream, status }),
+            Purpose::Nobody => None,
         }
+    }
+
+    /// Ends a call whose deadline has passed before its request was complete, or whose response has
+    /// waited for memory for too long. Looks at the progress of a message that has memory.
+    #[cold]
+    pub(in super::super) fn expire(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        now: Instant,
+    ) -> Option<Completed> {
+        let incoming = &mut self.incoming[key];
+        incoming.timer = None;
+        let is_accepted = incoming.is_accepted;
+        if is_accepted && incoming.deadline.is_none_or(|deadline| deadline > now) {
+            self.check_progress(links, key);
+            return None;
+        }
+        let (link, call) = (incoming.link, incoming.header.call);
+        let Purpose::Request(served) = incoming.purpose else {
+            return self.refuse(links, key, NoMemory::OfPoller);
+        };
+        let status = match is_accepted {
+            true => Status::deadline_exceeded(
+                "the deadline passed before the request had arrived in full; the call did not run",
+            ),
+            false => self.waited_until_deadline(links, key),
+        };
+        self.stop_incoming(links, key);
+        links.counters.handlers.expired.add(1);
+        Some(Completed::not_started(link, call, served, status))
     }
 }
 

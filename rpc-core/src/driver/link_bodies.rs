@@ -1,4 +1,4 @@
-//! [`LinkTransfers`]: the long messages of one connection.
+//! [`LinkBodies`]: the long messages of one connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ table_key! {
 
 /// The long messages of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct LinkTransfers {
+pub(crate) struct LinkBodies {
     /// Those that this side sends.
     pub(super) outgoing: Vec<TransferKey>,
     /// Grows whenever a piece of a message, or a frame of a stream, finds a credit.
@@ -52,7 +52,7 @@ pub(crate) struct LinkTransfers {
     pub(super) read_ahead: Arc<AtomicU64>,
 }
 
-impl LinkTransfers {
+impl LinkBodies {
     /// Returns the message of a unary call that this side receives and wants.
     pub(super) fn incoming_of(&self, call: CallId) -> Option<IncomingKey> {
         self.by_call.get(&call.0).copied()

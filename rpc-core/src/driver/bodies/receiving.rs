@@ -1,26 +1,26 @@
 //! The receiver's part of a long message: handles its frames.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use super::super::call_table::LongOutcome;
+use super::super::TimerTarget;
+use super::super::held_memory::PollerMemory;
 use super::super::link::LinkKey;
-use super::super::link_transfers::IncomingKey;
+use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
-use super::super::responses::Started;
-use super::super::tasks::IncomingCall;
+use super::super::table::Table;
 use super::super::timers::TimerKey;
-use super::super::transfers::Transfers;
-use super::super::{Driver, TimerTarget};
+use super::super::waiting::Waiting;
+use super::admission::WaitingMessages;
 use super::arrival::{Completed, Purpose};
 use super::looks::Looks;
-use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
-    ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
-    TransferId,
+    ABANDONED, FRAGMENT, Flags, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
 };
-use crate::status::Status;
 use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
 /// A long message that this side receives.
@@ -105,188 +105,72 @@ pub(super) struct Owed {
     pub(super) is_stopped: bool,
 }
 
-impl<T: Transport> Driver<T> {
-    /// Handles a frame of a long message, whose header has been checked and accounted.
-    #[cold]
-    #[inline(never)]
-    pub(in super::super) fn receive_long(
-        &self,
-        link: LinkKey,
-        header: &FrameHeader,
-        buf: T::RecvBuf,
-    ) {
-        self.block_on_waker.note_long();
-        let frame = buf.as_ref();
-        let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
-        let handled = match header.kind {
-            FrameKind::Continuation => {
-                let state = &mut *self.state.borrow_mut();
-                state
-                    .transfers
-                    .receive_continuation(&mut state.links, link, header, body)
-            }
-            FrameKind::LongRequest if !header.flags.contains(Flags::STREAM) => {
-                self.receive_long_request(link, header, metadata, body)
-            }
-            FrameKind::LongResponse if !header.flags.contains(Flags::STREAM) => {
-                self.receive_long_response(link, header, metadata, body)
-            }
-            _ => self.receive_long_of_stream(link, header, metadata, body),
-        };
-        let is_stream = header.flags.contains(Flags::STREAM);
-        let is_response = header.kind == FrameKind::LongResponse && !is_stream;
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let completed = match handled {
-            Ok(completed) => completed,
-            Err(error) => return state.links.close_for_violation(link, buf, error),
-        };
-        if is_response {
-            // The receive that the request has promised was given back when the call was found.
-            state.links.release_slot(buf);
-        } else {
-            state.links.release_received(link, buf);
-        }
-        // A server needs receives for the rest of its message: promise some, or return the credits
-        // that are owed.
-        let connection = &state.links[link].connection;
-        if connection.wants_window() {
-            state.links.open_window(link);
-        } else if connection.wants_control_frame() {
-            state.links.owe(link);
-        }
-        drop(borrowed);
-        self.conclude(completed);
-        self.fail_refused();
-    }
-
-    fn receive_long_request(
-        &self,
-        link: LinkKey,
-        header: &FrameHeader,
-        metadata: &[u8],
-        body: &[u8],
-    ) -> Result<Option<Completed>, ProtocolError> {
-        let body = LongBody::parse(header.kind, body)?;
-        let served = self.counters.received(header.selector, || self.clock.now());
-        let parts = self.request_parts(link, header);
-        let spec = self.methods.borrow().spec(header.selector);
-        let of_method = spec.and_then(|spec| spec.max_request_len);
-        let is_rejected = parts.is_expired || parts.handler.is_none();
-        let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let (len, limits) = (body.len as usize, state.links.transport.limits());
-        let limit = MessageLimit::of_receiver(limits).and_method(of_method);
-        let too_long = || {
-            let is_too_long = len > limit.bytes();
-            is_too_long.then(|| Status::message_too_long(len, limit, Direction::Request))
-        };
-        let refusal = rejection.or_else(too_long);
-        let purpose = match refusal {
-            None => Purpose::Request(served),
-            Some(_) => Purpose::Nobody,
-        };
-        let begun = state.transfers.begin_incoming(
-            &mut state.links,
-            link,
-            header,
-            metadata,
-            &body,
-            purpose,
-            parts.deadline,
-        );
-        let key = match begun {
-            Ok(key) => key,
-            Err(error) => {
-                // No message has begun, so the end of the connection does not count the call.
-                self.counters.dropped(served.method);
-                return Err(error);
-            }
-        };
-        let refusal = refusal.or_else(|| state.transfers.admit_incoming(&mut state.links, key));
-        if refusal.is_some() {
-            state.transfers.stop_incoming(&mut state.links, key);
-        }
-        let taken = state
-            .transfers
-            .take_piece(&mut state.links, key, body.form, body.piece);
-        let Some(status) = refusal else {
-            return taken.map(|()| state.transfers.complete(&mut state.links, key));
-        };
-        if let Err(error) = taken {
-            // The message is nobody's, so the end of the connection does not count the call.
-            self.counters.dropped(served.method);
-            return Err(error);
-        }
-        drop(borrowed);
-        let call = IncomingCall {
-            link,
-            call: header.call,
-            served,
-            stream: None,
-        };
-        self.respond_failure(&call, status, Started::NOT);
-        Ok(None)
-    }
-
-    fn receive_long_response(
-        &self,
-        link: LinkKey,
-        header: &FrameHeader,
-        metadata: &[u8],
-        body: &[u8],
-    ) -> Result<Option<Completed>, ProtocolError> {
-        let body = LongBody::parse(header.kind, body)?;
-        let state = &mut *self.state.borrow_mut();
-        let call = header.call;
-        let outcome = state.links[link].calls.begin_long(call);
-        let purpose = match outcome {
-            LongOutcome::Wanted => Purpose::Response(call),
-            LongOutcome::Abandoned => Purpose::Nobody,
-            LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
-        };
-        // The end of the connection does not give this receive back, whatever follows.
-        state.links.budget.release(1);
-        let key = state.transfers.begin_incoming(
-            &mut state.links,
-            link,
-            header,
-            metadata,
-            &body,
-            purpose,
-            None,
-        )?;
-        state
-            .transfers
-            .open_window_for_next(&mut state.links, link, header);
-        let limit = MessageLimit::of_receiver(state.links.transport.limits());
-        let refusal = if outcome == LongOutcome::Abandoned {
-            state.transfers.stop_incoming(&mut state.links, key);
-            None
-        } else if body.len as usize > limit.bytes() {
-            Some(Status::message_too_long(
-                body.len as usize,
-                limit,
-                Direction::Response,
-            ))
-        } else {
-            state.transfers.admit_incoming(&mut state.links, key)
-        };
-        if refusal.is_some() {
-            state.transfers.stop_incoming(&mut state.links, key);
-        }
-        state
-            .transfers
-            .take_piece(&mut state.links, key, body.form, body.piece)?;
-        match refusal {
-            Some(status) => Ok(Some(Completed::Refused { link, call, status })),
-            None => Ok(state.transfers.complete(&mut state.links, key)),
-        }
-    }
+/// The long messages that a poller receives.
+pub(in super::super) struct Receiving<T: Transport> {
+    pub(super) incoming: Table<IncomingKey, Incoming<T::Memory>>,
+    /// Messages that wait for memory.
+    pub(super) waiting: WaitingMessages,
+    /// Messages with entries for control frames.
+    pub(super) owed: Waiting<LinkKey, IncomingKey>,
+    /// Messages that are being fetched, by the transport's number for them.
+    pub(super) fetches: HashMap<FetchKey, IncomingKey>,
+    /// Counts the bytes that the application keeps.
+    pub(super) memory: Arc<PollerMemory>,
+    /// Bytes of messages that have memory.
+    pub(super) receiving: u64,
+    /// Bytes of messages of streams that were fetched ahead of their readers.
+    pub(super) read_ahead: Arc<AtomicU64>,
 }
 
-impl<T: Transport> Transfers<T> {
+impl<T: Transport> Receiving<T> {
+    pub(super) fn new(memory: Arc<PollerMemory>) -> Self {
+        Self {
+            incoming: Table::default(),
+            waiting: WaitingMessages::default(),
+            owed: Waiting::default(),
+            fetches: HashMap::new(),
+            memory,
+            receiving: 0,
+            read_ahead: Arc::default(),
+        }
+    }
+
+    /// Returns the number of messages that wait for memory.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns the number of messages.
+    pub(super) fn len(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Returns true if a message has been received whose sender has not been told so.
+    pub(in super::super) fn owes_last_entries(&self) -> bool {
+        let is_received = |incoming: &Incoming<T::Memory>| matches!(incoming.place, Place::Nowhere);
+        let mut incoming = self.incoming.iter();
+        incoming.any(|(key, incoming)| self.owed.contains(key) && is_received(incoming))
+    }
+
+    /// Returns the number of messages of a connection about which entries wait.
+    pub(in super::super) fn entries_owed(&self, link: LinkKey) -> usize {
+        self.owed.len_of(link)
+    }
+
+    /// Returns the bytes of messages that are being received, and of those that the application keeps.
+    pub(in super::super) fn bytes(&self) -> (u64, u64) {
+        (self.receiving, self.memory.held())
+    }
+
+    /// Ends the messages of a connection that the transport has closed.
+    pub(super) fn end_all_of(&mut self, links: &mut Links<T>, link: LinkKey) {
+        links[link].bodies.by_call.clear();
+        for (_, key) in mem::take(&mut links[link].bodies.incoming) {
+            self.end_incoming(links, key);
+        }
+    }
+
     /// Adds a long message whose first frame has arrived.
     pub(in super::super) fn begin_incoming(
         &mut self,
@@ -300,10 +184,10 @@ impl<T: Transport> Transfers<T> {
     ) -> Result<IncomingKey, ProtocolError> {
         let link = &mut links.table[link_key];
         let transfer = body.transfer;
-        if link.transfers.incoming.contains_key(&transfer) {
+        if link.bodies.incoming.contains_key(&transfer) {
             return Err(ProtocolError::DuplicateTransfer { transfer });
         }
-        if link.transfers.incoming.len() >= MAX_TRANSFERS {
+        if link.bodies.incoming.len() >= MAX_TRANSFERS {
             let limit = MAX_TRANSFERS as u32;
             return Err(ProtocolError::TooManyTransfers { limit });
         }
@@ -321,7 +205,7 @@ impl<T: Transport> Transfers<T> {
             len: body.len,
             form: body.form,
             announced: 0,
-            announced_on_link: link.transfers.announced,
+            announced_on_link: link.bodies.announced,
             is_announced: false,
             place: Place::Waiting(Vec::new()),
             segments: VecDeque::new(),
@@ -339,9 +223,9 @@ impl<T: Transport> Transfers<T> {
                 of_others: 0,
             }),
         });
-        link.transfers.incoming.insert(transfer, key);
+        link.bodies.incoming.insert(transfer, key);
         if let Purpose::Request(_) | Purpose::Response(_) = purpose {
-            link.transfers.by_call.insert(header.call.0, key);
+            link.bodies.by_call.insert(header.call.0, key);
         }
         link.connection.begin_receiving();
         if let Some(deadline) = deadline {
@@ -355,7 +239,7 @@ impl<T: Transport> Transfers<T> {
     /// Promises receives, or more of them, to a server that had too few credits to send its response at
     /// once. The next frame grants them. Half of the receives are left for calls: without credits, a
     /// response is read.
-    fn open_window_for_next(
+    pub(in super::super) fn open_window_for_next(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
@@ -370,7 +254,7 @@ impl<T: Transport> Transfers<T> {
         }
     }
 
-    fn receive_continuation(
+    pub(in super::super) fn receive_continuation(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
@@ -378,7 +262,7 @@ impl<T: Transport> Transfers<T> {
         body: &[u8],
     ) -> Result<Option<Completed>, ProtocolError> {
         let transfer = TransferId(header.call.0);
-        let known = &links[link].transfers.incoming;
+        let known = &links[link].bodies.incoming;
         let Some(&key) = known.get(&transfer) else {
             return Err(ProtocolError::UnknownTransfer { transfer });
         };
@@ -426,8 +310,8 @@ impl<T: Transport> Transfers<T> {
         }
         incoming.announced = total as u32;
         let link = &mut links[incoming.link];
-        link.transfers.announced += announced;
-        incoming.announced_on_link = link.transfers.announced;
+        link.bodies.announced += announced;
+        incoming.announced_on_link = link.bodies.announced;
         let is_announced = total == len.into();
         if is_announced {
             incoming.is_announced = true;
@@ -495,5 +379,60 @@ impl<T: Transport> Transfers<T> {
             _ => self.incoming[key].segments.clear(),
         }
         Ok(())
+    }
+
+    /// Begins to fetch the segments that have been announced.
+    pub(super) fn fetch_announced(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        fetch: FetchKey,
+    ) {
+        let incoming = &mut self.incoming[key];
+        for segment in incoming.segments.drain(..) {
+            // The lengths add up to no more than the message's.
+            links
+                .transport
+                .fetch(fetch, segment, incoming.fetching as usize);
+            incoming.fetching += segment.len;
+            links.counters.transfers.reads.add(1);
+        }
+    }
+
+    /// Handles the arrival of a segment.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn fetched(
+        &mut self,
+        links: &mut Links<T>,
+        fetch: FetchKey,
+        len: u32,
+    ) -> Option<Completed> {
+        // The connection may have ended.
+        let key = *self.fetches.get(&fetch)?;
+        let incoming = &mut self.incoming[key];
+        links[incoming.link].bodies.segments_read += 1;
+        // A fetch that was cancelled may report segments that had arrived before.
+        if !matches!(incoming.place, Place::Fetch(_)) {
+            return None;
+        }
+        incoming.received += len;
+        incoming.unfetched = incoming.unfetched.saturating_sub(1);
+        incoming.owed.fetched += 1;
+        let counters = &links.counters.transfers;
+        counters.bytes_received.add(len.into());
+        counters.bytes_fetched.add(len.into());
+        self.owe_entry(links, key);
+        self.complete(links, key)
+    }
+
+    /// Handles the end of a fetch that was cancelled.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn fetch_cancelled(&mut self, links: &mut Links<T>, fetch: FetchKey) {
+        if let Some(key) = self.fetches.remove(&fetch) {
+            self.cancel_incoming_timer(links, key);
+            self.nothing_is_read(links, key);
+        }
     }
 }

@@ -7,13 +7,12 @@ use bytes::Buf;
 
 use super::super::held_memory::Encoding;
 use super::super::link::{Link, LinkKey};
-use super::super::link_transfers::TransferKey;
+use super::super::link_bodies::TransferKey;
 use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing};
-use super::super::transfers::Transfers;
 use super::looks::Looks;
-use super::outgoing::{Awaited, FIRST_SEGMENTS, Outgoing, TransferOwner};
-use super::pump::Sent;
+use super::pieces::Sent;
+use super::sending::{Awaited, FIRST_SEGMENTS, Outgoing, Sending, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
     CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
@@ -56,7 +55,7 @@ struct FirstPiece {
     form: u16,
 }
 
-impl<T: Transport> Transfers<T> {
+impl Sending {
     /// Sends a frame whose body is long: its first piece, and all others if they are few. Otherwise
     /// they follow in later turns. Takes the message. What frames of this class need was taken, and
     /// held. `begin` returns the header, with the number of its call. It returns `None` if there is no
@@ -66,7 +65,7 @@ impl<T: Transport> Transfers<T> {
     ///
     /// Returns what is missing. The message, and what was taken for the frame, were given back.
     #[cold]
-    pub(in super::super) fn send_long(
+    pub(in super::super) fn send_long<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         on: LinkKey,
@@ -105,7 +104,7 @@ impl<T: Transport> Transfers<T> {
     /// # Errors
     ///
     /// Returns what is missing. Nothing was taken.
-    fn prepare(
+    fn prepare<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,
@@ -113,7 +112,7 @@ impl<T: Transport> Transfers<T> {
         message: &mut Chunks,
     ) -> Result<Prepared<T::SendBuf>, Missing> {
         let link = &links[key];
-        if link.transfers.outgoing.len() >= MAX_TRANSFERS {
+        if link.bodies.outgoing.len() >= MAX_TRANSFERS {
             return Err(Missing::Slot);
         }
         let head_len = HEADER_LEN + metadata_len + LONG_BODY_LEN;
@@ -182,7 +181,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Exposes the first pieces of a message, unless there is no window for the first one. `most` are
     /// the most pieces, and the most that are copied.
-    fn expose_first(
+    fn expose_first<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,
@@ -216,7 +215,7 @@ impl<T: Transport> Transfers<T> {
         Ok(())
     }
 
-    fn send_first(
+    fn send_first<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         on: LinkKey,
@@ -251,7 +250,7 @@ impl<T: Transport> Transfers<T> {
         header.metadata_len = metadata.len() as u16;
         let few = self.few_continuations(links, on, metadata.len(), len as usize);
         let link = &mut links[on];
-        link.transfers.outgoing.push(transfer);
+        link.bodies.outgoing.push(transfer);
         let connection = &mut link.connection;
         // With more credits, it would not have to be read.
         if form == SEGMENTS && few.is_some_and(|few| few > connection.messages_allowed() as usize) {
@@ -306,7 +305,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Returns the number of continuations of a message in fragments, if it has so few frames that they are
     /// sent at once: a window and a READ would cost more than copying it does.
-    pub(super) fn few_continuations(
+    pub(super) fn few_continuations<T: Transport>(
         &self,
         links: &Links<T>,
         key: LinkKey,
@@ -323,7 +322,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Returns that number if these continuations may be sent now: there is a credit for each, and nothing
     /// else of the connection waits for credits.
-    pub(super) fn continuations_at_once(
+    pub(super) fn continuations_at_once<T: Transport>(
         &self,
         links: &Links<T>,
         key: LinkKey,
@@ -340,7 +339,7 @@ impl<T: Transport> Transfers<T> {
 
     /// Returns registered memory for encoding a message that a peer will read.
     #[cold]
-    pub(in super::super) fn memory_to_encode(
+    pub(in super::super) fn memory_to_encode<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,

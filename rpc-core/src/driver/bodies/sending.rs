@@ -2,12 +2,17 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 
+use bytes::Bytes;
+
+use super::super::held_memory::PollerMemory;
 use super::super::link::LinkKey;
+use super::super::link_bodies::TransferKey;
 use super::super::link_streams::StreamKey;
-use super::super::link_transfers::TransferKey;
+use super::super::links::Links;
+use super::super::table::Table;
 use super::super::timers::TimerKey;
-use super::Transfers;
 use super::looks::Looks;
 use crate::protocol::frame::{CallId, TransferId};
 use crate::transport::{Chunks, ExposureKey, Transport};
@@ -68,7 +73,74 @@ pub(super) enum Awaited {
     Credits(u64),
 }
 
-impl<T: Transport> Transfers<T> {
+/// The long messages that a poller sends.
+pub(in super::super) struct Sending {
+    pub(super) outgoing: Table<TransferKey, Outgoing>,
+    /// Messages sent so far. Their numbers take their generations from it.
+    begun: u32,
+    /// Turns since a piece was sent last, in which pieces waited because the application was woken.
+    pub(super) turns_yielded: u32,
+    /// True if the last turn has sent pieces, and left others to the next turn.
+    pub(super) has_more: bool,
+    /// Counts the bytes into which messages are encoded.
+    pub(super) memory: Arc<PollerMemory>,
+    /// Bytes that peers may read.
+    pub(super) exposed: u64,
+    /// The pieces that they are in.
+    pub(super) exposed_pieces: usize,
+    /// Parts of messages that were sent. Their destructors may be the application's code, so they
+    /// are dropped while nothing is borrowed.
+    pub(in super::super) spent: Vec<Bytes>,
+}
+
+impl Sending {
+    pub(super) fn new(memory: Arc<PollerMemory>) -> Self {
+        Self {
+            outgoing: Table::default(),
+            begun: 0,
+            turns_yielded: 0,
+            has_more: false,
+            memory,
+            exposed: 0,
+            exposed_pieces: 0,
+            spent: Vec::new(),
+        }
+    }
+
+    /// Returns the number of parts to drop.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.spent.len()
+    }
+
+    /// Keeps parts of a message until nothing is borrowed.
+    pub(super) fn spend(&mut self, parts: impl IntoIterator<Item = Bytes>) {
+        self.spent.extend(parts);
+    }
+
+    /// Returns true if pieces can be sent although nothing has arrived.
+    pub(in super::super) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// Returns the number of messages.
+    pub(super) fn len(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// Ends the messages of a connection that the transport has closed.
+    pub(super) fn end_all_of<T: Transport>(&mut self, links: &mut Links<T>, link: LinkKey) {
+        for key in mem::take(&mut links[link].bodies.outgoing) {
+            links.outbox.pieces.remove(key);
+            let outgoing = self.outgoing.remove(key);
+            if let Some(timer) = outgoing.timer {
+                links.timers.cancel(timer);
+            }
+            self.conceal_all(links, link, outgoing.exposed);
+            self.discard(outgoing.message);
+        }
+    }
+
     /// Adds a message that this side sends, and numbers it.
     pub(super) fn insert(&mut self, outgoing: Outgoing) -> TransferKey {
         self.begun = self.begun.wrapping_add(1);

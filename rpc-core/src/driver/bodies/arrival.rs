@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::super::link::LinkKey;
+use super::super::link_bodies::IncomingKey;
 use super::super::link_streams::StreamKey;
-use super::super::link_transfers::IncomingKey;
 use super::super::tasks::IncomingCall;
 use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::ServedCall;
@@ -54,4 +54,31 @@ pub(in super::super) enum Completed {
     },
     /// A request was not received, and its handler does not start.
     NotStarted { call: IncomingCall, status: Status },
+    /// This side does not receive a message of a stream, which ends with the status.
+    StreamRefused { stream: StreamKey, status: Status },
+}
+
+impl Completed {
+    /// The outcome of the request of a unary call that was not received.
+    pub(super) fn not_started(
+        link: LinkKey,
+        call: CallId,
+        served: ServedCall,
+        status: Status,
+    ) -> Self {
+        let stream = None;
+        let call = IncomingCall {
+            link,
+            call,
+            served,
+            stream,
+        };
+        Self::NotStarted { call, status }
+    }
+
+    /// The outcome of a request that its client has cancelled.
+    pub(super) fn cancelled(link: LinkKey, call: CallId, served: ServedCall) -> Self {
+        let status = Status::cancelled("the client cancelled the call; it did not run");
+        Self::not_started(link, call, served, status)
+    }
 }

@@ -10,12 +10,11 @@
 //! [`Looks`] decides when a sender has had enough time.
 
 use super::super::TimerTarget;
-use super::super::link_transfers::{IncomingKey, LinkTransfers};
+use super::super::link_bodies::{IncomingKey, LinkBodies};
 use super::super::links::Links;
-use super::super::transfers::Transfers;
-use super::incoming::{Incoming, Place, Progress};
 use super::looks::{LOOK, Looks, PATIENCE};
-use super::pump::RUN_LEN;
+use super::pieces::RUN_LEN;
+use super::receiving::{Incoming, Place, Progress, Receiving};
 use crate::protocol::connection::MAX_TRANSFERS;
 use crate::protocol::frame::{FRAGMENT, TransferId};
 use crate::transport::Transport;
@@ -65,13 +64,13 @@ pub(crate) enum SenderStalled {
     },
 }
 
-impl<T: Transport> Transfers<T> {
+impl<T: Transport> Receiving<T> {
     /// Starts the progress timer of a message that has been given memory. Replaces the timer with
     /// which it waited.
     pub(super) fn expect_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
         self.cancel_incoming_timer(links, key);
         let incoming = &mut self.incoming[key];
-        let link = &links[incoming.link].transfers;
+        let link = &links[incoming.link].bodies;
         incoming.looks = Looks::begin(incoming.progress(link));
         self.start_look(links, key);
     }
@@ -87,7 +86,7 @@ impl<T: Transport> Transfers<T> {
     pub(super) fn check_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
         let incoming = &mut self.incoming[key];
         let link = &links[incoming.link];
-        let progress = incoming.progress(&link.transfers);
+        let progress = incoming.progress(&link.bodies);
         // The sender cannot go on while this side holds all receives that it was promised. A READ
         // needs none.
         let is_held_here =
@@ -105,7 +104,7 @@ impl<M> Incoming<M> {
         self.unfetched > 0 || matches!(self.place, Place::Cancelling(_))
     }
 
-    fn progress(&self, link: &LinkTransfers) -> Progress {
+    fn progress(&self, link: &LinkBodies) -> Progress {
         match self.is_read() {
             true => Progress::OfReads(link.segments_read),
             false => Progress::OfSender {

@@ -1,0 +1,277 @@
+//! The receiver's part of a long message: stops one that is no longer wanted.
+
+use std::mem;
+
+use super::super::link::LinkKey;
+use super::super::link_bodies::IncomingKey;
+use super::super::links::Links;
+use super::arrival::{Completed, LongMessage, Purpose};
+use super::receiving::{Incoming, Place, Receiving};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{CallId, ControlEntry, ControlRequest, FrameKind, SEGMENTS};
+use crate::transport::{MessageMemory, Transport};
+
+/// The least length of a field that shares the memory of its message.
+const LEAST_SHARED: usize = 4096;
+
+/// A field shares the memory of its message only if the message is at most this many times as long.
+const SHARED_PART: usize = 16;
+
+impl<T: Transport> Receiving<T> {
+    /// Stops a message. Its sender is told when no READ of it is outstanding any more.
+    pub(in super::super) fn stop_incoming(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        self.cancel_incoming_timer(links, key);
+        links.counters.transfers.stopped.add(1);
+        self.take_purpose(links, key);
+        let incoming = &mut self.incoming[key];
+        incoming.segments.clear();
+        match mem::replace(&mut incoming.place, Place::Nowhere) {
+            Place::Waiting(_) => {
+                let len = incoming.len;
+                self.waiting.leave(key, len);
+                self.nothing_is_read(links, key);
+            }
+            Place::Memory(_) | Place::Heap(_) | Place::Nowhere => self.nothing_is_read(links, key),
+            Place::Fetch(fetch) | Place::Cancelling(fetch) => {
+                incoming.place = Place::Cancelling(fetch);
+                // The call has ended. What is left is to see that READs which never complete do not
+                // keep the memory.
+                incoming.deadline = None;
+                self.expect_progress(links, key);
+                links.transport.cancel_fetch(fetch);
+            }
+        }
+    }
+
+    /// Frees the memory of a stopped message, of which no READ is outstanding, and queues the entry
+    /// for its sender.
+    pub(super) fn nothing_is_read(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        self.discharge(links, key);
+        let incoming = &mut self.incoming[key];
+        incoming.place = Place::Nowhere;
+        // If it is neither kept nor unfinished, the sender needs no entry.
+        let is_kept = incoming.form == SEGMENTS && incoming.announced > 0;
+        if is_kept || !incoming.is_announced {
+            incoming.owed.is_stopped = true;
+            self.owe_entry(links, key);
+        }
+        self.forget_if_done(links, key);
+    }
+
+    /// Handles that the sender of a message has given it up.
+    pub(super) fn receive_abandoned(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let incoming = &mut self.incoming[key];
+        let (transfer, len) = (incoming.id, incoming.len);
+        let purpose = incoming.purpose;
+        // A server never gives up a response that its client wants.
+        let is_response = incoming.header.kind == FrameKind::LongResponse;
+        let is_wanted = !matches!(purpose, Purpose::Nobody);
+        if !body.is_empty() || is_response && is_wanted {
+            return Err(ProtocolError::WrongPiece { transfer, len });
+        }
+        let (link, call) = (incoming.link, incoming.header.call);
+        incoming.is_announced = true;
+        links[link].connection.end_receiving();
+        match purpose {
+            Purpose::Nobody => self.forget_if_done(links, key),
+            _ => self.stop_incoming(links, key),
+        }
+        if let Purpose::Stream(stream) = purpose {
+            return Ok(Some(Completed::Abandoned { key, stream }));
+        }
+        let Purpose::Request(served) = purpose else {
+            return Ok(None);
+        };
+        links.counters.cancels.before_start.add(1);
+        Ok(Some(Completed::cancelled(link, call, served)))
+    }
+
+    /// Takes the purpose of a message, which is then nobody's.
+    pub(super) fn take_purpose(&mut self, links: &mut Links<T>, key: IncomingKey) -> Purpose {
+        let incoming = &mut self.incoming[key];
+        let purpose = mem::replace(&mut incoming.purpose, Purpose::Nobody);
+        let call = incoming.header.call.0;
+        let by_call = &mut links[incoming.link].bodies.by_call;
+        // A message of a stream is not there, but another message may have the number of its call.
+        if by_call.get(&call) == Some(&key) {
+            by_call.remove(&call);
+        }
+        purpose
+    }
+
+    /// Stops the long response to a call that has ended here.
+    #[cold]
+    pub(in super::super) fn stop_response(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        call: CallId,
+    ) {
+        let entry = links.table.get(link);
+        if let Some(key) = entry.and_then(|entry| entry.bodies.incoming_of(call))
+            && let Purpose::Response(_) = self.incoming[key].purpose
+        {
+            self.stop_incoming(links, key);
+        }
+    }
+
+    pub(super) fn end_incoming(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        self.cancel_incoming_timer(links, key);
+        self.discharge(links, key);
+        self.owed.remove(key);
+        let incoming = self.incoming.remove(key);
+        match incoming.place {
+            Place::Waiting(_) => self.waiting.leave(key, incoming.len),
+            Place::Fetch(fetch) | Place::Cancelling(fetch) => {
+                self.fetches.remove(&fetch);
+            }
+            Place::Memory(_) | Place::Heap(_) | Place::Nowhere => {}
+        }
+        if let Purpose::Request(served) = incoming.purpose {
+            links.counters.dropped(served.method);
+        }
+    }
+
+    /// Takes a message out of its memory if all of it has arrived.
+    pub(in super::super) fn complete(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+    ) -> Option<Completed> {
+        let incoming = self.incoming.get_mut(key)?;
+        let is_complete = incoming.received == incoming.len;
+        if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
+            return None;
+        }
+        let (len, link) = (incoming.len as usize, incoming.link);
+        // Before the message counts as kept itself.
+        let share_from = self.share_from(links, link, len);
+        let incoming = &mut self.incoming[key];
+        let message = match mem::replace(&mut incoming.place, Place::Nowhere) {
+            Place::Memory(memory) => Box::new(memory).freeze(len),
+            Place::Waiting(bytes) | Place::Heap(bytes) => bytes.into(),
+            Place::Fetch(fetch) => {
+                self.fetches.remove(&fetch);
+                match links.transport.finish_fetch(fetch) {
+                    Some(memory) => Box::new(memory).freeze(len),
+                    // The connection has ended, and the next event reports it.
+                    None => {
+                        self.discharge(links, key);
+                        return None;
+                    }
+                }
+            }
+            Place::Cancelling(_) | Place::Nowhere => return None,
+        };
+        self.discharge(links, key);
+        self.cancel_incoming_timer(links, key);
+        let message = self.account_of(links, link).hold(message);
+        let purpose = self.take_purpose(links, key);
+        let incoming = &mut self.incoming[key];
+        let completed = Completed::Message {
+            link,
+            key,
+            purpose,
+            message: LongMessage {
+                header: incoming.header,
+                metadata: mem::take(&mut incoming.metadata),
+                message,
+                share_from,
+            },
+        };
+        self.forget_if_done(links, key);
+        Some(completed)
+    }
+
+    /// Returns the length from which the fields of a message share its memory. Shorter fields are
+    /// copied, so that none keeps a much longer message; and all of them while the application keeps
+    /// much already, in this poller or in the process.
+    fn share_from(&self, links: &Links<T>, link: LinkKey, len: usize) -> usize {
+        let limits = links.transport.limits();
+        let account = links[link].bodies.account.as_ref();
+        let of_link = account.map_or(0, |account| account.held());
+        let kept = links.transport.kept_memory().max(self.memory.held());
+        let is_short = kept > limits.message_memory / 2 || of_link > limits.connection_memory / 2;
+        match is_short {
+            true => usize::MAX,
+            false => LEAST_SHARED.max(len / SHARED_PART),
+        }
+    }
+
+    /// Queues a message's entries for the next control frame.
+    pub(super) fn owe_entry(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let link = self.incoming[key].link;
+        self.owed.insert(link, key);
+        links.owe(link);
+    }
+
+    /// Removes a message if nothing of it follows in either direction.
+    pub(super) fn forget_if_done(&mut self, links: &mut Links<T>, key: IncomingKey) {
+        let Some(incoming) = self.incoming.get(key) else {
+            return;
+        };
+        if incoming.is_done() && !self.owed.contains(key) {
+            let link = &mut links[incoming.link].bodies;
+            link.incoming.remove(&incoming.id);
+            self.incoming.remove(key);
+        }
+    }
+
+    /// Makes entries about the messages of a connection. Called only when a control frame may be sent.
+    pub(in super::super) fn collect_entries(&mut self, link: LinkKey, links: &mut Links<T>) {
+        let link_entry = &mut links[link];
+        while let Some(key) = self.owed.pop(link) {
+            let incoming = &mut self.incoming[key];
+            let owed = mem::take(&mut incoming.owed);
+            let mut push = |request| {
+                let entry = ControlEntry::of_transfer(incoming.id, request);
+                link_entry.entries.push(entry);
+            };
+            if owed.is_accepted {
+                push(ControlRequest::Accepted);
+            }
+            if owed.is_stopped {
+                // This entry releases all segments.
+                push(ControlRequest::Stopped);
+            } else if owed.fetched > 0 {
+                push(ControlRequest::Fetched(owed.fetched));
+            }
+            if incoming.is_done() {
+                link_entry.bodies.incoming.remove(&incoming.id);
+                self.incoming.remove(key);
+            }
+        }
+    }
+
+    /// Ends a call whose long request has not arrived in full, because its client has cancelled it.
+    /// Returns `None` if there is no such call.
+    pub(in super::super) fn cancel_request(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        call: CallId,
+    ) -> Option<Completed> {
+        let key = links[link].bodies.incoming_of(call)?;
+        let Purpose::Request(served) = self.incoming[key].purpose else {
+            return None;
+        };
+        self.stop_incoming(links, key);
+        links.counters.cancels.before_start.add(1);
+        Some(Completed::cancelled(link, call, served))
+    }
+}
+
+impl<M> Incoming<M> {
+    /// Returns true if nothing follows in either direction but entries. A message that somebody wants
+    /// is not done: if its memory has gone with its connection, the end of the connection ends it.
+    fn is_done(&self) -> bool {
+        let is_nowhere = matches!(self.place, Place::Nowhere);
+        let is_wanted = !matches!(self.purpose, Purpose::Nobody);
+        self.is_announced && is_nowhere && !is_wanted
+    }
+}

@@ -1,0 +1,389 @@
+//! Long messages of calls and streams: their frames and their ends, as far as the application's code has
+//! to run.
+
+use std::{mem, thread};
+
+use super::Driver;
+use super::bodies::{Completed, LongMessage, Purpose};
+use super::call_table::{LongOutcome, WakeTarget};
+use super::incoming::RequestParts;
+use super::link::LinkKey;
+use super::response::{LongResponse, Response, ResponseFrame};
+use super::responses::Started;
+use super::tasks::IncomingCall;
+use crate::call_error::{CallError, Cause, Execution};
+use crate::limits::{Direction, MessageLimit};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{
+    CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, ResponseHead,
+};
+use crate::service::handler::{RawRequest, Served, SharedMessage};
+use crate::stats::ServedCall;
+use crate::status::Status;
+use crate::transport::{FetchKey, Transport};
+
+/// The most turns that a caller takes until its entries are sent. An entry waits while the peer has not
+/// acknowledged the control frame before.
+const MOST_TURNS: u32 = 20_000;
+/// Of these, turns after which the caller offers its core to others before each: where there are more
+/// threads than cores, the peer may need it. All turns take some ten milliseconds if nobody does.
+const TURNS_WITHOUT_YIELD: u32 = 1000;
+
+impl<T: Transport> Driver<T> {
+    /// Handles a frame of a long message, whose header has been checked and accounted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn receive_long(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
+        self.block_on_waker.note_long();
+        let frame = buf.as_ref();
+        let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
+        let handled = match header.kind {
+            FrameKind::Continuation => {
+                let state = &mut *self.state.borrow_mut();
+                state
+                    .bodies
+                    .receiving
+                    .receive_continuation(&mut state.links, link, header, body)
+            }
+            FrameKind::LongRequest if !header.flags.contains(Flags::STREAM) => {
+                self.receive_long_request(link, header, metadata, body)
+            }
+            FrameKind::LongResponse if !header.flags.contains(Flags::STREAM) => {
+                self.receive_long_response(link, header, metadata, body)
+            }
+            _ => self.receive_long_of_stream(link, header, metadata, body),
+        };
+        let is_stream = header.flags.contains(Flags::STREAM);
+        let is_response = header.kind == FrameKind::LongResponse && !is_stream;
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let completed = match handled {
+            Ok(completed) => completed,
+            Err(error) => return state.links.close_for_violation(link, buf, error),
+        };
+        if is_response {
+            // The receive that the request has promised was given back when the call was found.
+            state.links.release_slot(buf);
+        } else {
+            state.links.release_received(link, buf);
+        }
+        // A server needs receives for the rest of its message: promise some, or return the credits
+        // that are owed.
+        let connection = &state.links[link].connection;
+        if connection.wants_window() {
+            state.links.open_window(link);
+        } else if connection.wants_control_frame() {
+            state.links.owe(link);
+        }
+        drop(borrowed);
+        if let Some(completed) = completed {
+            self.conclude(completed);
+        }
+        self.fail_refused();
+    }
+
+    fn receive_long_request(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        metadata: &[u8],
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let body = LongBody::parse(header.kind, body)?;
+        let served = self.counters.received(header.selector, || self.clock.now());
+        let parts = self.request_parts(link, header);
+        let spec = self.methods.borrow().spec(header.selector);
+        let of_method = spec.and_then(|spec| spec.max_request_len);
+        let is_rejected = parts.is_expired || parts.handler.is_none();
+        let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (len, limits) = (body.len as usize, state.links.transport.limits());
+        let limit = MessageLimit::of_receiver(limits).and_method(of_method);
+        let too_long = || {
+            let is_too_long = len > limit.bytes();
+            is_too_long.then(|| Status::message_too_long(len, limit, Direction::Request))
+        };
+        let refusal = rejection.or_else(too_long);
+        let purpose = match refusal {
+            None => Purpose::Request(served),
+            Some(_) => Purpose::Nobody,
+        };
+        let begun = state.bodies.receiving.begin_incoming(
+            &mut state.links,
+            link,
+            header,
+            metadata,
+            &body,
+            purpose,
+            parts.deadline,
+        );
+        let key = match begun {
+            Ok(key) => key,
+            Err(error) => {
+                // No message has begun, so the end of the connection does not count the call.
+                self.counters.dropped(served.method);
+                return Err(error);
+            }
+        };
+        let refusal =
+            refusal.or_else(|| state.bodies.receiving.admit_incoming(&mut state.links, key));
+        if refusal.is_some() {
+            state.bodies.receiving.stop_incoming(&mut state.links, key);
+        }
+        let taken = state
+            .bodies
+            .receiving
+            .take_piece(&mut state.links, key, body.form, body.piece);
+        let Some(status) = refusal else {
+            return taken.map(|()| state.bodies.receiving.complete(&mut state.links, key));
+        };
+        if let Err(error) = taken {
+            // The message is nobody's, so the end of the connection does not count the call.
+            self.counters.dropped(served.method);
+            return Err(error);
+        }
+        drop(borrowed);
+        let call = IncomingCall {
+            link,
+            call: header.call,
+            served,
+            stream: None,
+        };
+        self.respond_failure(&call, status, Started::NOT);
+        Ok(None)
+    }
+
+    fn receive_long_response(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        metadata: &[u8],
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let body = LongBody::parse(header.kind, body)?;
+        let state = &mut *self.state.borrow_mut();
+        let call = header.call;
+        let outcome = state.links[link].calls.begin_long(call);
+        let purpose = match outcome {
+            LongOutcome::Wanted => Purpose::Response(call),
+            LongOutcome::Abandoned => Purpose::Nobody,
+            LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
+        };
+        // The end of the connection does not give this receive back, whatever follows.
+        state.links.budget.release(1);
+        let key = state.bodies.receiving.begin_incoming(
+            &mut state.links,
+            link,
+            header,
+            metadata,
+            &body,
+            purpose,
+            None,
+        )?;
+        state
+            .bodies
+            .receiving
+            .open_window_for_next(&mut state.links, link, header);
+        let limit = MessageLimit::of_receiver(state.links.transport.limits());
+        let refusal = if outcome == LongOutcome::Abandoned {
+            state.bodies.receiving.stop_incoming(&mut state.links, key);
+            None
+        } else if body.len as usize > limit.bytes() {
+            Some(Status::message_too_long(
+                body.len as usize,
+                limit,
+                Direction::Response,
+            ))
+        } else {
+            state.bodies.receiving.admit_incoming(&mut state.links, key)
+        };
+        if refusal.is_some() {
+            state.bodies.receiving.stop_incoming(&mut state.links, key);
+        }
+        state
+            .bodies
+            .receiving
+            .take_piece(&mut state.links, key, body.form, body.piece)?;
+        match refusal {
+            Some(status) => Ok(Some(Completed::Refused { link, call, status })),
+            None => Ok(state.bodies.receiving.complete(&mut state.links, key)),
+        }
+    }
+
+    /// Delivers an outcome. Runs the application's code, so nothing may be borrowed.
+    pub(super) fn conclude(&self, completed: Completed) {
+        match completed {
+            Completed::Message {
+                link,
+                key,
+                purpose,
+                message,
+            } => match purpose {
+                Purpose::Request(served) => self.serve_long(link, served, message),
+                Purpose::Response(call) => self.end_long_call(link, call, Ok(message)),
+                Purpose::Stream(stream) => {
+                    self.deliver_long_of_stream(stream, key, link, message);
+                }
+                Purpose::Nobody => {}
+            },
+            Completed::Abandoned { key, stream } => {
+                self.abandoned_long_of_stream(stream, key);
+            }
+            Completed::StreamRefused { stream, status } => self.fail_receiving(stream, status),
+            Completed::Refused { link, call, status } => {
+                let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
+                self.end_long_call(link, call, Err(error));
+            }
+            Completed::NotStarted { call, status } => {
+                self.respond_failure(&call, status, Started::NOT);
+            }
+        }
+    }
+
+    /// Ends a call of this side whose long response has arrived or failed, and wakes its waiter.
+    fn end_long_call(&self, link: LinkKey, call: CallId, outcome: Result<LongMessage, CallError>) {
+        let response = outcome.map(|long| Response {
+            head: ResponseHead::of(&long.header),
+            frame: ResponseFrame::Long(Box::new(LongResponse {
+                metadata: long.metadata,
+                message: long.message,
+                share_from: long.share_from,
+            })),
+        });
+        let mut state = self.state.borrow_mut();
+        let Some(entry) = state.links.table.get_mut(link) else {
+            return;
+        };
+        let (waiting, timer) = entry.calls.end_long(call, response);
+        if let Some(timer) = timer {
+            state.links.timers.cancel(timer);
+        }
+        match waiting {
+            WakeTarget::BlockOn => self.block_on_waker.wake(),
+            WakeTarget::Permit(permit) => state.links.settled.push(permit),
+            WakeTarget::None | WakeTarget::Stream(_) => {}
+            WakeTarget::Task(waker) => {
+                drop(state);
+                waker.wake();
+            }
+        }
+    }
+
+    /// Serves a long request that has arrived in full, or rejects it.
+    #[cold]
+    fn serve_long(&self, link: LinkKey, served: ServedCall, message: LongMessage) {
+        let header = &message.header;
+        let RequestParts {
+            deadline,
+            is_expired,
+            handler,
+            may_start,
+            peer,
+        } = self.request_parts(link, header);
+        let call = IncomingCall {
+            link,
+            call: header.call,
+            served,
+            stream: None,
+        };
+        let Some(handler) = handler.filter(|_| may_start) else {
+            let status = self.rejection(header, is_expired);
+            return self.respond_failure(&call, status, Started::NOT);
+        };
+        let shared = SharedMessage::new(&message.message, message.share_from);
+        let request = RawRequest {
+            metadata: &message.metadata,
+            message: &message.message,
+            shared: Some(&shared),
+            deadline,
+            stream: None,
+            peer: &peer,
+        };
+        let (key, waker) = self.lend_task();
+        let mut frame = self.inline_frame.take();
+        let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
+            handler.serve(request, cx, out)
+        });
+        let copied = shared.copied_len() as u64;
+        self.counters.transfers.bytes_copied_in.add(copied);
+        // The handler has its own slices of it.
+        drop(message.message);
+        match outcome {
+            Served::Undecodable(status) => {
+                self.lent_task.set(Some((key, waker)));
+                self.respond_failure(&call, status, Started::NOT);
+            }
+            Served::Encoded(_) => {
+                self.lent_task.set(Some((key, waker)));
+                self.counters.started(served.method);
+                self.respond(&call, &*handler, outcome, frame.bytes_mut());
+            }
+            outcome => {
+                self.counters.started(served.method);
+                self.after_first_poll(&call, &*handler, outcome, deadline, (key, waker));
+            }
+        }
+        self.inline_frame.put_back(frame);
+    }
+
+    /// Drops the parts of messages that have been sent, while nothing is borrowed.
+    pub(super) fn drop_spent(&self) {
+        let mut spent = mem::take(&mut self.state.borrow_mut().bodies.sending.spent);
+        spent.clear();
+        let mut state = self.state.borrow_mut();
+        if state.bodies.sending.spent.is_empty() {
+            state.bodies.sending.spent = spent;
+        }
+    }
+
+    /// Takes turns until each sender knows that its message was received. Messages that are still
+    /// arriving are released in later turns, so that a stream does not hold up the caller.
+    #[cold]
+    pub(super) fn send_releases(&self) {
+        for turn in 0..MOST_TURNS {
+            if !self.state.borrow().bodies.receiving.owes_last_entries() {
+                return;
+            }
+            if turn >= TURNS_WITHOUT_YIELD {
+                thread::yield_now();
+            }
+            self.turn();
+        }
+    }
+
+    /// Sends the next pieces of long messages, gives memory to messages that wait for it, and drops the
+    /// parts that have been sent.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn advance_bodies(&self) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        state.links.open_windows();
+        let is_woken = self.block_on_waker.is_woken();
+        let advanced = state.bodies.advance(&mut state.links, is_woken);
+        for sent in advanced.sent {
+            state.message_sent(sent);
+        }
+        drop(borrowed);
+        for completed in advanced.completed {
+            self.conclude(completed);
+        }
+        self.drop_spent();
+    }
+
+    /// Handles the arrival of a segment.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fetched(&self, fetch: FetchKey, len: u32) {
+        self.block_on_waker.note_long();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let receiving = &mut state.bodies.receiving;
+        let completed = receiving.fetched(&mut state.links, fetch, len);
+        drop(borrowed);
+        if let Some(completed) = completed {
+            self.conclude(completed);
+        }
+    }
+}
