@@ -3,6 +3,7 @@
 
 use super::Driver;
 use super::link::LinkKey;
+use super::link_streams::StreamKey;
 use super::links::Links;
 use super::response::{Response, ResponseFrame};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
@@ -234,6 +235,24 @@ impl<T: Transport> Links<T> {
         let entry = self.table.get(link);
         if entry.is_some_and(|entry| entry.connection.wants_control_frame()) {
             self.owe(link);
+        }
+    }
+
+    /// Lets a stream wait for a credit.
+    pub(super) fn stall(&mut self, link: LinkKey, key: StreamKey) {
+        let is_new = self.outbox.streams.insert(link, key);
+        self.counters.streams.stalled.add(is_new.into());
+    }
+
+    /// Promises receives, or more of them, to a server that had too few credits to send its response at
+    /// once. The next frame grants them. Half of the receives are left for calls: without credits, a
+    /// response is read.
+    pub(super) fn open_window_for_next(&mut self, link: LinkKey) {
+        if self.free_for_growth() > self.budget.capacity() / 2 {
+            match self.table[link].connection.window_len() {
+                0 => self.open_window(link),
+                _ => self.grow_window(link),
+            }
         }
     }
 }

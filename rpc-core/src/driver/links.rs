@@ -15,11 +15,11 @@ use super::handle::SendLimits;
 use super::held_permit::HeldPermit;
 use super::link::{Link, LinkKey, LinkState};
 use super::link_bodies::LinkBodies;
-use super::link_streams::LinkStreams;
+use super::link_streams::{LinkStreams, StreamKey};
 use super::outbox::{Class, Controlled, Missing, Outbox, Permit};
 use super::request_queue::RequestQueue;
 use super::table::Table;
-use super::timers::Timers;
+use super::timers::{TimerKey, Timers};
 use super::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use super::waiting::ReadySet;
 use super::{Driver, TimerTarget};
@@ -660,5 +660,21 @@ impl<T: Transport> Links<T> {
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.outbox.waiting() | self.awaiting_receives.len()
+    }
+
+    /// Starts the timer of a stream.
+    pub(super) fn time_stream(&mut self, key: StreamKey, deadline: Instant) -> TimerKey {
+        self.timers.insert(deadline, TimerTarget::Stream(key))
+    }
+
+    /// Closes a connection whose last stream has ended and that no channel uses any more.
+    pub(super) fn close_if_orphaned(&mut self, key: LinkKey) {
+        let link = &mut self.table[key];
+        let is_last = link.streams.is_orphaned && link.streams.open == 0;
+        if is_last && link.ended.is_none() {
+            link.streams.is_orphaned = false;
+            link.ended = Some(CloseReason::Local);
+            self.transport.close(link.id);
+        }
     }
 }

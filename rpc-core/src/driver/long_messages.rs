@@ -4,12 +4,15 @@
 use std::{mem, thread};
 
 use super::Driver;
-use super::bodies::{Completed, LongMessage, Purpose};
+use super::bodies::{Completed, FirstFrame, LongMessage, Purpose};
 use super::call_table::{LongOutcome, WakeTarget};
 use super::incoming::RequestParts;
 use super::link::LinkKey;
+use super::link_bodies::IncomingKey;
+use super::link_streams::StreamKey;
 use super::response::{LongResponse, Response, ResponseFrame};
 use super::responses::Started;
+use super::streams::Begun;
 use super::tasks::IncomingCall;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::{Direction, MessageLimit};
@@ -37,24 +40,30 @@ impl<T: Transport> Driver<T> {
         self.block_on_waker.note_long();
         let frame = buf.as_ref();
         let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
+        let is_stream = header.flags.contains(Flags::STREAM);
+        let is_response = header.kind == FrameKind::LongResponse && !is_stream;
         let handled = match header.kind {
             FrameKind::Continuation => {
                 let state = &mut *self.state.borrow_mut();
-                state
-                    .bodies
-                    .receiving
-                    .receive_continuation(&mut state.links, link, header, body)
+                let receiving = &mut state.bodies.receiving;
+                receiving.receive_continuation(&mut state.links, link, header, body)
             }
-            FrameKind::LongRequest if !header.flags.contains(Flags::STREAM) => {
-                self.receive_long_request(link, header, metadata, body)
-            }
-            FrameKind::LongResponse if !header.flags.contains(Flags::STREAM) => {
-                self.receive_long_response(link, header, metadata, body)
-            }
-            _ => self.receive_long_of_stream(link, header, metadata, body),
+            _ => LongBody::parse(header.kind, body)
+                .map_err(ProtocolError::from)
+                .and_then(|body| {
+                    let first = FirstFrame {
+                        link,
+                        header,
+                        metadata,
+                        body,
+                    };
+                    match header.kind {
+                        FrameKind::LongRequest if !is_stream => self.receive_long_request(&first),
+                        FrameKind::LongResponse if !is_stream => self.receive_long_response(&first),
+                        _ => self.receive_long_of_stream(&first),
+                    }
+                }),
         };
-        let is_stream = header.flags.contains(Flags::STREAM);
-        let is_response = header.kind == FrameKind::LongResponse && !is_stream;
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let completed = match handled {
@@ -79,17 +88,13 @@ impl<T: Transport> Driver<T> {
         if let Some(completed) = completed {
             self.conclude(completed);
         }
-        self.fail_refused();
     }
 
     fn receive_long_request(
         &self,
-        link: LinkKey,
-        header: &FrameHeader,
-        metadata: &[u8],
-        body: &[u8],
+        first: &FirstFrame<'_>,
     ) -> Result<Option<Completed>, ProtocolError> {
-        let body = LongBody::parse(header.kind, body)?;
+        let (link, header, body) = (first.link, first.header, &first.body);
         let served = self.counters.received(header.selector, || self.clock.now());
         let parts = self.request_parts(link, header);
         let spec = self.methods.borrow().spec(header.selector);
@@ -98,117 +103,120 @@ impl<T: Transport> Driver<T> {
         let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let (len, limits) = (body.len as usize, state.links.transport.limits());
-        let limit = MessageLimit::of_receiver(limits).and_method(of_method);
-        let too_long = || {
-            let is_too_long = len > limit.bytes();
-            is_too_long.then(|| Status::message_too_long(len, limit, Direction::Request))
-        };
-        let refusal = rejection.or_else(too_long);
+        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
+        let limit = MessageLimit::of_receiver(links.transport.limits()).and_method(of_method);
+        let refusal = rejection.or_else(|| too_long(body.len, limit, Direction::Request));
         let purpose = match refusal {
             None => Purpose::Request(served),
             Some(_) => Purpose::Nobody,
         };
-        let begun = state.bodies.receiving.begin_incoming(
-            &mut state.links,
-            link,
-            header,
-            metadata,
-            &body,
-            purpose,
-            parts.deadline,
-        );
-        let key = match begun {
-            Ok(key) => key,
-            Err(error) => {
-                // No message has begun, so the end of the connection does not count the call.
-                self.counters.dropped(served.method);
-                return Err(error);
-            }
-        };
-        let refusal =
-            refusal.or_else(|| state.bodies.receiving.admit_incoming(&mut state.links, key));
+        let begun = receiving.begin_incoming(links, first, purpose, parts.deadline);
+        // No message has begun, so the end of the connection does not count the call.
+        let key = begun.inspect_err(|_| self.counters.dropped(served.method))?;
+        let refusal = refusal.or_else(|| receiving.admit_incoming(links, key));
         if refusal.is_some() {
-            state.bodies.receiving.stop_incoming(&mut state.links, key);
+            receiving.stop_incoming(links, key);
         }
-        let taken = state
-            .bodies
-            .receiving
-            .take_piece(&mut state.links, key, body.form, body.piece);
+        let taken = receiving.take_piece(links, key, body.form, body.piece);
         let Some(status) = refusal else {
-            return taken.map(|()| state.bodies.receiving.complete(&mut state.links, key));
+            return taken.map(|()| receiving.complete(links, key));
         };
-        if let Err(error) = taken {
-            // The message is nobody's, so the end of the connection does not count the call.
-            self.counters.dropped(served.method);
-            return Err(error);
-        }
-        drop(borrowed);
+        // The message is nobody's, so the end of the connection does not count the call.
+        taken.inspect_err(|_| self.counters.dropped(served.method))?;
+        let (call, stream) = (header.call, None);
         let call = IncomingCall {
             link,
-            call: header.call,
+            call,
             served,
-            stream: None,
+            stream,
         };
-        self.respond_failure(&call, status, Started::NOT);
-        Ok(None)
+        Ok(Some(Completed::NotStarted { call, status }))
     }
 
     fn receive_long_response(
         &self,
-        link: LinkKey,
-        header: &FrameHeader,
-        metadata: &[u8],
-        body: &[u8],
+        first: &FirstFrame<'_>,
     ) -> Result<Option<Completed>, ProtocolError> {
-        let body = LongBody::parse(header.kind, body)?;
+        let (link, call, body) = (first.link, first.header.call, &first.body);
         let state = &mut *self.state.borrow_mut();
-        let call = header.call;
-        let outcome = state.links[link].calls.begin_long(call);
+        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
+        let outcome = links[link].calls.begin_long(call);
         let purpose = match outcome {
             LongOutcome::Wanted => Purpose::Response(call),
             LongOutcome::Abandoned => Purpose::Nobody,
             LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
         };
         // The end of the connection does not give this receive back, whatever follows.
-        state.links.budget.release(1);
-        let key = state.bodies.receiving.begin_incoming(
-            &mut state.links,
-            link,
-            header,
-            metadata,
-            &body,
-            purpose,
-            None,
-        )?;
-        state
-            .bodies
-            .receiving
-            .open_window_for_next(&mut state.links, link, header);
-        let limit = MessageLimit::of_receiver(state.links.transport.limits());
-        let refusal = if outcome == LongOutcome::Abandoned {
-            state.bodies.receiving.stop_incoming(&mut state.links, key);
-            None
-        } else if body.len as usize > limit.bytes() {
-            Some(Status::message_too_long(
-                body.len as usize,
-                limit,
-                Direction::Response,
-            ))
-        } else {
-            state.bodies.receiving.admit_incoming(&mut state.links, key)
+        links.budget.release(1);
+        let key = receiving.begin_incoming(links, first, purpose, None)?;
+        if first.header.flags.contains(Flags::SPENT) {
+            links.open_window_for_next(link);
+        }
+        let limit = MessageLimit::of_receiver(links.transport.limits());
+        let is_wanted = outcome == LongOutcome::Wanted;
+        let refusal = match is_wanted {
+            true => too_long(body.len, limit, Direction::Response)
+                .or_else(|| receiving.admit_incoming(links, key)),
+            false => None,
         };
-        if refusal.is_some() {
-            state.bodies.receiving.stop_incoming(&mut state.links, key);
+        if refusal.is_some() || !is_wanted {
+            receiving.stop_incoming(links, key);
         }
-        state
-            .bodies
-            .receiving
-            .take_piece(&mut state.links, key, body.form, body.piece)?;
-        match refusal {
-            Some(status) => Ok(Some(Completed::Refused { link, call, status })),
-            None => Ok(state.bodies.receiving.complete(&mut state.links, key)),
+        receiving.take_piece(links, key, body.form, body.piece)?;
+        Ok(match refusal {
+            Some(status) => Some(Completed::Refused { link, call, status }),
+            None => receiving.complete(links, key),
+        })
+    }
+
+    /// Handles the first frame of a long message of a stream.
+    fn receive_long_of_stream(
+        &self,
+        first: &FirstFrame<'_>,
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let header = first.header;
+        let begun = match header.kind {
+            FrameKind::LongRequest => self.receive_long_opening(first)?,
+            kind => {
+                let state = &mut *self.state.borrow_mut();
+                let (links, bodies) = (&mut state.links, &mut state.bodies);
+                match kind {
+                    FrameKind::LongResponse => {
+                        state.streams.receive_long_answer(links, bodies, first)?
+                    }
+                    _ => state.streams.receive_long_message(links, bodies, first)?,
+                }
+            }
+        };
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
+        let (key, body) = (begun.incoming, &first.body);
+        receiving.take_piece(links, key, body.form, body.piece)?;
+        let completed = receiving.complete(links, key);
+        drop(borrowed);
+        if let Some((key, status)) = begun.refusal {
+            self.fail_receiving(key, status);
         }
+        self.wake_collected();
+        Ok(completed)
+    }
+
+    /// Adds the stream that a long request opens.
+    fn receive_long_opening(&self, first: &FirstFrame<'_>) -> Result<Begun, ProtocolError> {
+        let (link, header) = (first.link, first.header);
+        let served = self.counters.received(header.selector, || self.clock.now());
+        let parts = self.request_parts(link, header);
+        let is_rejected = parts.is_expired || parts.handler.is_none();
+        let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
+        let spec = self.methods.borrow().spec(header.selector);
+        let state = &mut *self.state.borrow_mut();
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let accepted = state.streams.accept(links, link, header, spec);
+        let key = accepted.inspect_err(|_| self.counters.dropped(served.method))?;
+        state.streams.set_served(key, served);
+        let (streams, deadline) = (&mut state.streams, parts.deadline);
+        streams.receive_long_opening(key, links, bodies, first, deadline, rejection)
     }
 
     /// Delivers an outcome. Runs the application's code, so nothing may be borrowed.
@@ -223,13 +231,11 @@ impl<T: Transport> Driver<T> {
                 Purpose::Request(served) => self.serve_long(link, served, message),
                 Purpose::Response(call) => self.end_long_call(link, call, Ok(message)),
                 Purpose::Stream(stream) => {
-                    self.deliver_long_of_stream(stream, key, link, message);
+                    self.complete_long_of_stream(stream, key, link, message);
                 }
                 Purpose::Nobody => {}
             },
-            Completed::Abandoned { key, stream } => {
-                self.abandoned_long_of_stream(stream, key);
-            }
+            Completed::Abandoned { key, stream } => self.cut_long_of_stream(stream, key),
             Completed::StreamRefused { stream, status } => self.fail_receiving(stream, status),
             Completed::Refused { link, call, status } => {
                 let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
@@ -239,6 +245,42 @@ impl<T: Transport> Driver<T> {
                 self.respond_failure(&call, status, Started::NOT);
             }
         }
+    }
+
+    /// Delivers a long message of a stream, which is complete.
+    fn complete_long_of_stream(
+        &self,
+        stream: StreamKey,
+        key: IncomingKey,
+        link: LinkKey,
+        long: LongMessage,
+    ) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let streams = &mut state.streams;
+        let request = streams.complete_long(stream, links, bodies, key, long);
+        drop(borrowed);
+        if let Some(request) = request {
+            self.serve_long_stream(stream, link, request);
+        }
+        self.wake_collected();
+    }
+
+    /// Handles a long message of a stream whose sender sends no more of it.
+    fn cut_long_of_stream(&self, stream: StreamKey, key: IncomingKey) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let is_served = state.streams.cut_long(stream, links, bodies, key);
+        drop(borrowed);
+        if is_served {
+            // Its client has cancelled the call. The handler must not take an end that was sent
+            // behind the message for the end of a complete stream.
+            let status = Status::cancelled("the client cancelled the call");
+            self.fail_receiving(stream, status);
+        }
+        self.wake_collected();
     }
 
     /// Ends a call of this side whose long response has arrived or failed, and wakes its waiter.
@@ -363,7 +405,7 @@ impl<T: Transport> Driver<T> {
         let is_woken = self.block_on_waker.is_woken();
         let advanced = state.bodies.advance(&mut state.links, is_woken);
         for sent in advanced.sent {
-            state.message_sent(sent);
+            state.streams.message_sent(sent);
         }
         drop(borrowed);
         for completed in advanced.completed {
@@ -386,4 +428,10 @@ impl<T: Transport> Driver<T> {
             self.conclude(completed);
         }
     }
+}
+
+/// Returns the status of a call whose message is longer than this side receives.
+fn too_long(len: u32, limit: MessageLimit, direction: Direction) -> Option<Status> {
+    let len = len as usize;
+    (len > limit.bytes()).then(|| Status::message_too_long(len, limit, direction))
 }

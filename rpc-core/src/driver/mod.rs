@@ -36,6 +36,7 @@ mod resume;
 mod room;
 mod run_queue;
 pub(crate) mod running_handler;
+mod served_streams;
 mod sleep;
 pub(crate) mod streams;
 mod table;
@@ -122,8 +123,6 @@ pub(crate) struct State<T: Transport> {
     run_queue: RunQueue,
     /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// The queue through which streams tell this poller that they have work.
-    signals: Arc<ReadyQueue>,
 }
 
 /// The target of a deadline.
@@ -168,10 +167,9 @@ impl<T: Transport> Driver<T> {
             state: RefCell::new(State {
                 links: Links::new(transport, counters, clock.clone(), expected_connections),
                 bodies: Bodies::default(),
-                streams: Streams::default(),
+                streams: Streams::new(tasks.ready()),
                 run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
-                signals: tasks.ready(),
             }),
             tasks: RefCell::new(tasks),
             has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),

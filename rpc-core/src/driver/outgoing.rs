@@ -8,21 +8,27 @@
 //! callers: a call's future ([`crate::client`]) only uses its poller through
 //! [`Poller`](super::handle::Poller).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::bodies::TransferOwner;
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::{TakeOutcome, WakeTarget};
-use super::handle::{BeginOutcome, PollOutcome, RequestHead};
+use super::handle::{BeginOutcome, PollOutcome, RequestHead, StreamRequest};
 use super::link::{Link, LinkKey};
 use super::outbox::{Class, Missing};
 use super::request_permit::{LongRequest, Obstacle};
 use super::response::{Response, ResponseBody, ResponseFrame};
+use super::streams::StreamCapacity;
 use super::waiters::RemovedWaiter;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::protocol::frame::{CallId, FrameKind, ResponseHead};
+use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN, ResponseHead};
 use crate::stats::StallCounters;
+use crate::stream::core::StreamCore;
+use crate::stream::inbound::StreamEnd;
+use crate::stream::turns::LoneMessage;
+use crate::stream::wakers::wake_all;
 use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -269,6 +275,55 @@ impl<T: Transport> Driver<T> {
             drop(borrowed);
         }
         drop(abandoned.waiting);
+    }
+
+    /// Opens a stream as soon as its connection has a credit and room for it. If it cannot be
+    /// opened, `core` ends.
+    pub(crate) fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let opened = state
+            .streams
+            .open_new(&mut state.links, link, &core, request);
+        drop(borrowed);
+        match opened {
+            Ok(sender) => wake_all(sender),
+            Err((cause, request)) => {
+                let error = CallError::new(cause, Execution::NeverSent);
+                request.counters.end(&self.counters, error.code().number());
+                let wakers = core.lock().end(StreamEnd::Failed(error));
+                wake_all(wakers.into_iter().flatten());
+            }
+        }
+    }
+
+    /// Returns what would happen to a stream that is opened now.
+    pub(crate) fn stream_capacity(&self, link: LinkKey) -> StreamCapacity {
+        let state = self.state.borrow();
+        let link = state.links.table.get(link);
+        link.map_or(StreamCapacity::None, StreamCapacity::of)
+    }
+
+    /// Sends a message of a stream at once, if nothing of its stream waits and everything is there that
+    /// it needs: it goes straight to a frame. Returns true if it was sent. If not, nothing has changed,
+    /// and it goes the way of many messages (`streams/look.rs`).
+    pub(super) fn send_alone(&self, message: &mut LoneMessage<'_>) -> bool {
+        let len = message.len;
+        if HEADER_LEN + len > self.longest_inline {
+            return false;
+        }
+        let mut memory = self.lone_frame.take();
+        let frame = memory.frame_mut(len);
+        // The message's own code runs here.
+        let is_encoded = (message.encode)(&mut frame[HEADER_LEN..]);
+        let is_sent = is_encoded && {
+            let state = &mut *self.state.borrow_mut();
+            let links = &mut state.links;
+            let (index, core) = (message.index, message.core);
+            state.streams.send_alone(links, index, core, frame)
+        };
+        self.lone_frame.put_back(memory);
+        is_sent
     }
 }
 

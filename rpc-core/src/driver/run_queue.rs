@@ -28,6 +28,7 @@ use super::State;
 use super::link::{Link, LinkKey};
 use super::request_queue::{Fate, Lateness, Look, QueuedRequest, ServiceTime};
 use crate::clock::Clock;
+use crate::protocol::frame::CallId;
 use crate::transport::Transport;
 
 /// The time after which a turn flushes.
@@ -253,6 +254,21 @@ impl<T: Transport> State<T> {
         }
         self.run_queue.remove(link);
         (requests, woken)
+    }
+
+    /// Takes the request of a call whose handler is not to begin, if it waits for its turn.
+    pub(super) fn take_queued(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+    ) -> Option<QueuedRequest<T::RecvBuf>> {
+        let requests = &mut self.links[link].requests;
+        let request = requests.take_call(call)?;
+        if requests.is_idle() {
+            self.run_queue.remove(link);
+        }
+        self.run_queue.took_one();
+        Some(request)
     }
 }
 

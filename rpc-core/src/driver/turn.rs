@@ -135,7 +135,7 @@ impl<T: Transport> Driver<T> {
             self.resume_woken();
         }
         let mut state = self.state.borrow_mut();
-        if self.ready.has_any() || state.streams_wait() {
+        if self.ready.has_any() || state.streams.wait(&state.links) {
             drop(state);
             self.look_at_streams();
             state = self.state.borrow_mut();
@@ -218,7 +218,9 @@ impl<T: Transport> Driver<T> {
                         block_on: &self.block_on_waker,
                         tasks: &self.tasks.borrow(),
                     };
-                    state.receive_messages(key, header, buf, &own)
+                    state
+                        .streams
+                        .receive_messages(&mut state.links, key, header, buf, &own)
                 };
                 drop(borrowed);
                 self.wake_reader(key, reader)
@@ -248,13 +250,15 @@ impl<T: Transport> Driver<T> {
         match header.kind {
             FrameKind::Request => {
                 let spec = self.methods.borrow().spec(header.selector);
-                match state.accept_stream(key, &header, spec) {
-                    Ok(()) => return Some(buf),
+                let accepted = state.streams.accept(&mut state.links, key, &header, spec);
+                match accepted {
+                    Ok(_) => return Some(buf),
                     Err(error) => state.links.close_for_violation(key, buf, error),
                 }
             }
             FrameKind::Response => {
-                state.complete_stream(key, &header, buf);
+                let (links, bodies) = (&mut state.links, &mut state.bodies);
+                state.streams.complete(links, bodies, key, &header, buf);
                 drop(borrowed);
                 self.wake_collected();
             }
@@ -376,7 +380,7 @@ impl<T: Transport> State<T> {
         let is_evicted = (kind, selector) == (FrameKind::Control, EVICTED);
         if flags.contains(Flags::GOING_AWAY) && self.links.end_is_announced(key, is_evicted) {
             // Those that have not been opened fail.
-            self.resume_all(key);
+            self.streams.resume_all(key, &mut self.links);
         }
         // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
         // the next control frame.
@@ -455,7 +459,10 @@ impl<T: Transport> State<T> {
         let is_server = self.links[link].is_server();
         for ControlEntry { call, request } in entries {
             match request {
-                ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,
+                ControlRequest::Grant(bytes) => {
+                    self.streams
+                        .receive_grant(&mut self.links, link, call, bytes)?
+                }
                 ControlRequest::Cancel if is_server => cancelled.push(call),
                 ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
                 ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
@@ -465,18 +472,12 @@ impl<T: Transport> State<T> {
                         .sending
                         .receive_transfer_entry(links, link, id, request)?;
                     if let Some(sent) = sent {
-                        self.message_sent(sent);
+                        self.streams.message_sent(sent);
                     }
                 }
             }
         }
         Ok(cancelled)
-    }
-
-    /// Returns true if streams wait for a turn or a credit.
-    #[inline]
-    pub(super) fn streams_wait(&self) -> bool {
-        self.streams.waiting() | self.links.outbox.streams.len() != 0
     }
 }
 

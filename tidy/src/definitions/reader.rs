@@ -88,9 +88,8 @@ impl Reader<'_> {
             .collect();
         // What changes its own state, and is given another type's to change, is a method of the former.
         let receiver = signature.receiver();
-        let has_state = receiver.is_some_and(|receiver| {
-            receiver.reference.is_some() && receiver.mutability.is_some()
-        });
+        let has_state = receiver
+            .is_some_and(|receiver| receiver.reference.is_some() && receiver.mutability.is_some());
         for &owner in changes.iter().filter(|_| !has_state) {
             self.definitions.owners[owner].files.insert(self.scope.file);
         }

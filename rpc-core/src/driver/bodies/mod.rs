@@ -39,7 +39,7 @@ mod sending;
 use std::sync::Arc;
 
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
-pub(super) use self::receiving::Receiving;
+pub(super) use self::receiving::{FirstFrame, Receiving};
 pub(super) use self::release::SentMessage;
 pub(super) use self::sending::{Sending, TransferOwner};
 use super::held_memory::PollerMemory;

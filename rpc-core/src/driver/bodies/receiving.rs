@@ -19,7 +19,7 @@ use super::arrival::{Completed, Purpose};
 use super::looks::Looks;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
-    ABANDONED, FRAGMENT, Flags, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
+    ABANDONED, FRAGMENT, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
 };
 use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
@@ -105,6 +105,14 @@ pub(super) struct Owed {
     pub(super) is_stopped: bool,
 }
 
+/// The frame that begins a long message.
+pub(in super::super) struct FirstFrame<'a> {
+    pub(in super::super) link: LinkKey,
+    pub(in super::super) header: &'a FrameHeader,
+    pub(in super::super) metadata: &'a [u8],
+    pub(in super::super) body: LongBody<'a>,
+}
+
 /// The long messages that a poller receives.
 pub(in super::super) struct Receiving<T: Transport> {
     pub(super) incoming: Table<IncomingKey, Incoming<T::Memory>>,
@@ -175,14 +183,12 @@ impl<T: Transport> Receiving<T> {
     pub(in super::super) fn begin_incoming(
         &mut self,
         links: &mut Links<T>,
-        link_key: LinkKey,
-        header: &FrameHeader,
-        metadata: &[u8],
-        body: &LongBody<'_>,
+        first: &FirstFrame<'_>,
         purpose: Purpose,
         deadline: Option<Instant>,
     ) -> Result<IncomingKey, ProtocolError> {
-        let link = &mut links.table[link_key];
+        let FirstFrame { header, body, .. } = first;
+        let link = &mut links.table[first.link];
         let transfer = body.transfer;
         if link.bodies.incoming.contains_key(&transfer) {
             return Err(ProtocolError::DuplicateTransfer { transfer });
@@ -197,11 +203,11 @@ impl<T: Transport> Receiving<T> {
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
         let key = self.incoming.insert(Incoming {
-            link: link_key,
+            link: first.link,
             id: transfer,
             purpose,
-            header: *header,
-            metadata: metadata.into(),
+            header: **header,
+            metadata: first.metadata.into(),
             len: body.len,
             form: body.form,
             announced: 0,
@@ -234,24 +240,6 @@ impl<T: Transport> Receiving<T> {
         }
         links.counters.transfers.received.add(1);
         Ok(key)
-    }
-
-    /// Promises receives, or more of them, to a server that had too few credits to send its response at
-    /// once. The next frame grants them. Half of the receives are left for calls: without credits, a
-    /// response is read.
-    pub(in super::super) fn open_window_for_next(
-        &mut self,
-        links: &mut Links<T>,
-        link: LinkKey,
-        response: &FrameHeader,
-    ) {
-        let is_asked = response.flags.contains(Flags::SPENT);
-        if is_asked && links.free_for_growth() > links.budget.capacity() / 2 {
-            match links[link].connection.window_len() {
-                0 => links.open_window(link),
-                _ => links.grow_window(link),
-            }
-        }
     }
 
     pub(in super::super) fn receive_continuation(

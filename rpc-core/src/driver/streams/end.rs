@@ -1,123 +1,88 @@
-//! A stream ends: by its response, a deadline, or the end of its connection.
+//! A stream ends: by its response, a deadline, a cancel, or the end of its connection.
 
 use std::mem;
+use std::sync::Arc;
 
+use super::super::bodies::{Bodies, LongMessage};
 use super::super::link::LinkKey;
-use super::super::responses::{BlockedResponse, Started};
-use super::super::{Driver, State};
-use super::{Phase, StreamKey, Streams};
+use super::super::link_bodies::IncomingKey;
+use super::super::link_streams::StreamKey;
+use super::super::links::Links;
+use super::super::outbox::{Class, Permit};
+use super::super::responses::{Blocked, BlockedResponse};
+use super::super::tasks::IncomingCall;
+use super::{Phase, Stream, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, ResponseHead};
 use crate::stats::CalledStream;
 use crate::status::Status;
 use crate::stream::inbound::{ResponseBody, StreamEnd};
-use crate::stream::wakers::wake_all;
+use crate::stream::long::ReceivedLong;
 use crate::transport::{CloseReason, Transport};
 
-impl<T: Transport> Driver<T> {
-    /// Ends a stream whose deadline has passed.
-    pub(in super::super) fn expire_stream(&self, key: StreamKey) {
-        let mut state = self.state.borrow_mut();
-        let Some(stream) = state.streams.get_mut(key) else {
-            return;
-        };
-        stream.timer = None;
-        let execution = match &stream.phase {
-            Phase::Opening(_) => Execution::NeverSent,
-            Phase::Sent { .. } | Phase::Answered { .. } | Phase::Abandoned { .. } => {
-                Execution::MayHaveRun
-            }
-            Phase::Serving(_) => {
-                drop(state);
-                let status = Status::deadline_exceeded("the deadline passed before the call ended");
-                return self.end_handler(key, status, Started::Maybe);
-            }
-        };
-        let error = CallError::new(Cause::DeadlineExceeded { latest: None }, execution);
-        state.abandon_stream(key, Some(error));
-    }
-
-    /// Drops the handler of a stream if it still runs, and answers the stream with `status`.
-    pub(in super::super) fn end_handler(&self, key: StreamKey, status: Status, started: Started) {
-        let task = self.state.borrow_mut().streams.take_task(key);
-        let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
-        if let Some(task) = task {
-            self.discard(&task);
-        }
-        self.answer_unsent(key, BlockedResponse::Failed(status, started));
-    }
-
-    /// Ends the streams of a connection that has ended. The handlers of a server's streams have been
-    /// dropped.
-    pub(in super::super) fn end_streams_of(&self, link: LinkKey) {
-        let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
-        let keys = self.state.borrow().streams.keys_of(link);
-        for key in keys {
-            let mut borrowed = self.state.borrow_mut();
-            let call = borrowed.served_of(key);
-            let had_handler = borrowed.streams.take_task(key).is_some();
-            let kept = borrowed.end_with_connection(key, &reason);
-            drop(borrowed);
-            let Some(call) = call else { continue };
-            if !had_handler {
-                // The handler has ended, or its request has not arrived in full.
-                self.counters.dropped(call.served.method);
-            }
-            if let Some(BlockedResponse::Kept { handler_key, .. }) = kept {
-                self.discard_handler(call.served.method, handler_key);
-            }
-        }
-    }
-}
-
-impl<T: Transport> State<T> {
+impl Streams {
     /// Ends the stream that a response belongs to. Wakers are collected.
     #[cold]
     #[inline(never)]
-    pub(in super::super) fn complete_stream(
+    pub(in super::super) fn complete<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
         link: LinkKey,
         header: &FrameHeader,
         buf: T::RecvBuf,
     ) {
         let call = header.call;
-        let key = self.stream_of(link, call);
-        let stream = key.and_then(|key| Some((key, self.streams.get_mut(key)?)));
-        let Some((key, stream)) =
-            stream.filter(|(_, stream)| !matches!(stream.phase, Phase::Answered { .. }))
-        else {
-            return self
-                .links
-                .close_for_violation(link, buf, ProtocolError::UnknownCall { call });
+        let key = self.stream_of(links, link, call);
+        let is_answered =
+            |key: &StreamKey| matches!(self.entries[*key].phase, Phase::Answered { .. });
+        let Some(key) = key.filter(|key| !is_answered(key)) else {
+            return links.close_for_violation(link, buf, ProtocolError::UnknownCall { call });
         };
-        let awaits_messages = !stream.receiving.is_empty();
+        let stream = &mut self.entries[key];
         let body = ResponseBody::Short(buf.as_ref()[HEADER_LEN..].to_vec());
         let head = ResponseHead::of(header);
-        self.end_core(key, StreamEnd::Response { head, body });
-        if awaits_messages {
-            self.note_answer(key, header);
-            self.abandon_sending(key);
+        let end = StreamEnd::Response { head, body };
+        stream.end_core(links, &mut bodies.sending, end);
+        stream.note_answer(header);
+        if let Phase::Abandoned { .. } = stream.phase {
+            self.remove(key, links, bodies);
         } else {
-            if let Some(stream) = self.streams.get_mut(key)
-                && let Phase::Sent { counters, .. } = &stream.phase
-            {
-                counters.end(&self.links.counters, header.selector);
-            }
-            self.remove_stream(key);
+            stream.abandon_sending(links, &mut bodies.sending);
+            self.finish(key, links, bodies);
         }
-        self.links.release_received(link, buf);
+        links.release_received(link, buf);
+    }
+
+    /// Removes a stream that the server has answered, unless long messages are still under way.
+    pub(in super::super) fn finish<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) {
+        let stream = &self.entries[key];
+        if let Phase::Answered { counters, code, .. } = &stream.phase
+            && stream.receiving.is_empty()
+        {
+            counters.end(&links.counters, *code);
+            self.remove(key, links, bodies);
+        }
     }
 
     /// Ends a client's stream on this side: with `error`, or because the application has dropped it.
     /// If the server has its request, the call is cancelled, and its response is still to come.
-    pub(super) fn abandon_stream(&mut self, key: StreamKey, error: Option<CallError>) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        let link = stream.link;
+    pub(in super::super) fn abandon<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        error: Option<CallError>,
+    ) {
+        let stream = &mut self.entries[key];
         let count = |counters: &CalledStream| match &error {
-            Some(error) => counters.end(&self.links.counters, error.code().number()),
+            Some(error) => counters.end(&links.counters, error.code().number()),
             None => counters.drop_one(),
         };
         let is_opening = matches!(stream.phase, Phase::Opening(_));
@@ -137,71 +102,33 @@ impl<T: Transport> State<T> {
             Phase::Abandoned { .. } | Phase::Serving(_) => return,
         };
         if let Some(timer) = stream.timer.take() {
-            self.links.timers.cancel(timer);
+            links.timers.cancel(timer);
         }
         let is_dropped = error.is_none();
         let dropped = || CallError::new(Cause::Cancelled, Execution::MayHaveRun);
         let end = StreamEnd::Failed(error.unwrap_or_else(dropped));
-        self.end_core(key, end);
-        self.stop_receiving(key);
-        self.abandon_sending(key);
+        stream.end_core(links, &mut bodies.sending, end);
+        stream.stop_receiving(links, &mut bodies.receiving);
+        stream.abandon_sending(links, &mut bodies.sending);
         let Some(call) = sent else {
             let never_sent = is_dropped && is_opening;
-            self.links
-                .counters
-                .cancels
-                .never_sent
-                .add(never_sent.into());
-            return self.remove_stream(key);
+            links.counters.cancels.never_sent.add(never_sent.into());
+            return self.remove(key, links, bodies);
         };
-        if let Some(stream) = self.streams.get_mut(key) {
-            stream.phase = Phase::Abandoned { call };
-        }
-        self.links.cancel_call(link, call);
-    }
-
-    /// Fails a stream that has not been opened, because its server ends the connection.
-    #[cold]
-    pub(super) fn fail_going_away(&mut self, key: StreamKey, reason: CloseReason) {
-        let cause = Cause::Disconnected(reason);
-        let error = CallError::new(cause, Execution::NeverSent);
-        self.abandon_stream(key, Some(error));
-    }
-
-    /// Ends both directions for the application. Collects the wakers.
-    pub(super) fn end_core(&mut self, key: StreamKey, end: StreamEnd) {
-        if let Some(stream) = self.streams.get_mut(key) {
-            let mut core = stream.core.lock();
-            let [reader, sender] = core.end(end);
-            let left = core.outbound.take_left();
-            drop(core);
-            self.links.wakers.extend(reader);
-            self.links.wakers.extend(sender);
-            for message in left {
-                self.bodies.sending.discard(message);
-            }
-        }
-    }
-
-    /// Gives up the long messages of this side that are under way.
-    pub(super) fn abandon_sending(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        for transfer in mem::take(&mut stream.sending) {
-            self.bodies
-                .sending
-                .abandon_transfer(&mut self.links, transfer);
-        }
+        stream.phase = Phase::Abandoned { call };
+        let link = stream.link;
+        links.cancel_call(link, call);
     }
 
     /// Ends a stream of a connection that has ended. Returns the answer that was not sent.
-    fn end_with_connection(
+    pub(in super::super) fn end_with_connection<T: Transport>(
         &mut self,
         key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
         reason: &CloseReason,
     ) -> Option<BlockedResponse> {
-        let stream = self.streams.get_mut(key)?;
+        let stream = &mut self.entries[key];
         let execution = match &stream.phase {
             Phase::Opening(_) => Execution::NeverSent,
             _ => Execution::MayHaveRun,
@@ -210,49 +137,45 @@ impl<T: Transport> State<T> {
         let code = error.code().number();
         let mut answer = None;
         match &mut stream.phase {
-            Phase::Opening(request) => request.counters.end(&self.links.counters, code),
+            Phase::Opening(request) => request.counters.end(&links.counters, code),
             Phase::Sent { counters, .. } | Phase::Answered { counters, .. } => {
-                counters.end(&self.links.counters, code);
+                counters.end(&links.counters, code);
             }
             Phase::Abandoned { .. } => {}
             Phase::Serving(serving) => answer = serving.answer.take(),
         }
-        // Their transfers have ended with the connection.
+        // Their bodies have ended with the connection.
         stream.sending.clear();
         stream.receiving.clear();
-        self.end_core(key, StreamEnd::Failed(error));
-        self.remove_stream(key);
+        stream.end_core(links, &mut bodies.sending, StreamEnd::Failed(error));
+        self.remove(key, links, bodies);
         answer
     }
 
     /// Removes a stream that has ended on both sides.
-    pub(super) fn remove_stream(&mut self, key: StreamKey) {
-        self.stop_receiving(key);
-        if !self.streams.entries.contains(key) {
-            return;
-        }
-        let mut stream = self.streams.entries.remove(key);
-        self.streams.to_look.remove(key);
-        self.links.outbox.streams.remove(key);
-        self.streams.awaiting_room.remove(key);
-        self.streams.grants.remove(key);
+    pub(in super::super) fn remove<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) {
+        self.to_look.remove(key);
+        self.awaiting_room.remove(key);
+        self.grants.remove(key);
+        links.outbox.streams.remove(key);
+        let mut stream = self.entries.remove(key);
+        stream.stop_receiving(links, &mut bodies.receiving);
         if stream.phase.is_client() {
-            for transfer in mem::take(&mut stream.sending) {
-                self.bodies
-                    .sending
-                    .abandon_transfer(&mut self.links, transfer);
-            }
+            stream.abandon_sending(links, &mut bodies.sending);
         }
         if let Phase::Opening(request) = &mut stream.phase {
-            self.bodies.sending.discard(mem::take(&mut request.message));
+            bodies.sending.discard(mem::take(&mut request.message));
         }
         if let Some(timer) = stream.timer {
-            self.links.timers.cancel(timer);
+            links.timers.cancel(timer);
         }
-        self.links.counters.streams.ended.add(1);
-        let Some(link) = self.links.table.get_mut(stream.link) else {
-            return;
-        };
+        links.counters.streams.ended.add(1);
+        let link = &mut links[stream.link];
         link.streams.open -= 1;
         match &stream.phase {
             Phase::Opening(_) => {}
@@ -263,42 +186,216 @@ impl<T: Transport> State<T> {
                 link.streams.end_served(serving.call);
                 // A part of the handler may live on in a task of its own.
                 let error = CallError::new(Cause::Cancelled, Execution::Answered);
-                let mut core = stream.core.lock();
-                let [reader, sender] = core.end(StreamEnd::Failed(error));
-                let left = core.outbound.take_left();
-                drop(core);
-                self.links.wakers.extend(reader);
-                self.links.wakers.extend(sender);
-                for message in left {
-                    self.bodies.sending.discard(message);
-                }
+                stream.end_core(links, &mut bodies.sending, StreamEnd::Failed(error));
             }
         }
-        self.streams.kept.keep(stream.core);
-        if link.connection.streams() < link.connection.max_streams()
-            && let Some(next) = self.streams.awaiting_room.pop(stream.link)
+        let on = stream.link;
+        self.kept.keep(stream.core);
+        let connection = &links[on].connection;
+        if connection.streams() < connection.max_streams()
+            && let Some(next) = self.awaiting_room.pop(on)
         {
-            self.streams.queue(next);
+            self.to_look.insert(next);
         }
-        let is_last = link.streams.is_orphaned && link.streams.open == 0 && link.ended.is_none();
-        if is_last && mem::take(&mut link.streams.is_orphaned) {
-            link.ended = Some(CloseReason::Local);
-            self.links.transport.close(link.id);
+        links.close_if_orphaned(on);
+    }
+
+    /// Keeps the outcome of a handler until all of its messages have been sent.
+    pub(in super::super) fn keep_answer(&mut self, key: StreamKey, answer: BlockedResponse) {
+        if let Some(serving) = self.entries[key].serving() {
+            serving.task = None;
+            serving.answer = Some(answer);
         }
+        self.to_look.insert(key);
+    }
+
+    /// Answers a stream, and discards the messages that have not been sent. Returns the answer that
+    /// this one replaces. Wakers are collected.
+    pub(in super::super) fn replace_answer<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        answer: BlockedResponse,
+    ) -> Option<BlockedResponse> {
+        let stream = &mut self.entries[key];
+        let mut replaced = None;
+        if let Some(serving) = stream.serving() {
+            serving.task = None;
+            replaced = serving.answer.replace(answer);
+            let mut core = stream.core.lock();
+            links.wakers.extend(core.stop_sending());
+            let left = core.outbound.take_left();
+            drop(core);
+            for message in left {
+                bodies.sending.discard(message);
+            }
+        }
+        stream.abandon_sending(links, &mut bodies.sending);
+        stream.stop_receiving(links, &mut bodies.receiving);
+        self.to_look.insert(key);
+        replaced
+    }
+
+    /// Removes a stream, and takes a credit for its answer, if it can be answered at once: nothing of it
+    /// is under way, and no other stream waits.
+    pub(in super::super) fn take_answered<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) -> Option<IncomingCall> {
+        let call = self.served_of(key)?;
+        let stream = &self.entries[key];
+        let is_idle = stream.receiving.is_empty() && stream.core.lock().outbound.is_empty();
+        if !is_idle || self.wait(links) {
+            return None;
+        }
+        // The response takes it along.
+        links
+            .permit(Class::Message, call.link)
+            .map(Permit::hold)
+            .ok()?;
+        self.remove(key, links, bodies);
+        Some(call)
+    }
+
+    /// Removes a stream whose answer is sent now, and returns the answer.
+    pub(in super::super) fn take_answer<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) -> Blocked {
+        let call = self.served_of(key);
+        let serving = self.entries[key].serving();
+        let answer = serving.and_then(|serving| serving.answer.take());
+        let (Some(call), Some(response)) = (call, answer) else {
+            unreachable!("only a stream with an answer is answered");
+        };
+        self.remove(key, links, bodies);
+        Blocked { call, response }
+    }
+
+    /// Takes a long message of a stream, which is complete. Returns it if it is the request that opened
+    /// the stream: its handler begins.
+    pub(in super::super) fn complete_long<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        incoming: IncomingKey,
+        long: LongMessage,
+    ) -> Option<LongMessage> {
+        let stream = &mut self.entries[key];
+        stream.receiving.retain(|other| *other != incoming);
+        if long.header.kind == FrameKind::LongRequest {
+            return Some(long);
+        }
+        let message = ReceivedLong {
+            message: long.message,
+            share_from: long.share_from,
+            copied_in: Arc::clone(&links.counters.copied_in_by_streams),
+        };
+        if long.header.kind == FrameKind::LongResponse {
+            let head = ResponseHead::of(&long.header);
+            let metadata = long.metadata;
+            let body = ResponseBody::Long { metadata, message };
+            let end = StreamEnd::Response { head, body };
+            stream.end_core(links, &mut bodies.sending, end);
+        } else {
+            stream.complete_long(links, incoming, message);
+        }
+        self.finish(key, links, bodies);
+        None
+    }
+
+    /// Handles that the sender of a long message sends no more of it. Returns true if the stream is
+    /// served: its client has cancelled the call.
+    pub(in super::super) fn cut_long<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        incoming: IncomingKey,
+    ) -> bool {
+        let stream = &mut self.entries[key];
+        stream.cut_long(links, &mut bodies.receiving, incoming);
+        let is_served = stream.is_served();
+        self.finish(key, links, bodies);
+        is_served
+    }
+
+    /// What becomes of a stream that does not receive a message.
+    pub(in super::super) fn fail_receiving<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        status: Status,
+    ) -> Option<FailedHandler> {
+        // An earlier message that was refused may have ended it.
+        let stream = self.entries.get_mut(key)?;
+        let link = stream.link;
+        let Some(serving) = stream.serving() else {
+            let error = CallError::remote(status);
+            self.abandon(key, links, bodies, Some(error));
+            return None;
+        };
+        if serving.answer.is_some() {
+            // It waits to be sent. The handler has ended.
+            stream.stop_receiving(links, &mut bodies.receiving);
+            self.to_look.insert(key);
+            return None;
+        }
+        let (call, task) = (serving.call, serving.task);
+        Some(FailedHandler {
+            link,
+            call,
+            has_begun: task.is_some(),
+            status,
+        })
+    }
+
+    /// Ends a stream whose deadline has passed. Returns true if its handler has to be ended.
+    pub(in super::super) fn expire<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) -> bool {
+        let stream = &mut self.entries[key];
+        stream.timer = None;
+        let execution = match &stream.phase {
+            Phase::Serving(_) => return true,
+            Phase::Opening(_) => Execution::NeverSent,
+            Phase::Sent { .. } | Phase::Answered { .. } | Phase::Abandoned { .. } => {
+                Execution::MayHaveRun
+            }
+        };
+        let error = CallError::new(Cause::DeadlineExceeded { latest: None }, execution);
+        self.abandon(key, links, bodies, Some(error));
+        false
     }
 }
 
-impl Drop for Streams {
-    /// Ends the streams of a poller that is dropped: their other ends may be on other threads.
-    fn drop(&mut self) {
-        for stream in self.entries.values_mut() {
-            let execution = match &stream.phase {
-                Phase::Opening(_) => Execution::NeverSent,
-                _ => Execution::MayHaveRun,
+/// The handler of a stream that fails.
+pub(in super::super) struct FailedHandler {
+    pub(in super::super) link: LinkKey,
+    pub(in super::super) call: CallId,
+    pub(in super::super) has_begun: bool,
+    pub(in super::super) status: Status,
+}
+
+impl Stream {
+    /// Notes that the response to a stream of this side has arrived, or has begun to arrive.
+    pub(super) fn note_answer(&mut self, header: &FrameHeader) {
+        if let Phase::Sent { call, counters } = &self.phase {
+            self.phase = Phase::Answered {
+                call: *call,
+                counters: counters.clone(),
+                code: header.selector,
             };
-            let error = CallError::new(Cause::Disconnected(CloseReason::Local), execution);
-            let wakers = stream.core.lock().end(StreamEnd::Failed(error));
-            wake_all(wakers.into_iter().flatten());
         }
     }
 }

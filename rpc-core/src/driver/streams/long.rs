@@ -1,4 +1,4 @@
-//! Long messages of streams: how they are sent in their order, and received in their order.
+//! Long messages of one stream: how they are sent in their order, and received in their order.
 //!
 //! A long message has its position in the stream from its first frame on. At the sender, frames behind
 //! it follow at once, and its own pieces go through `bodies/`. At the receiver, the stream's
@@ -8,15 +8,22 @@
 //! A stream reads at most two long messages ahead of its reader, as far as there is room ahead of all
 //! readers (`bodies/admission.rs`), and sends at most two at a time.
 
-use super::super::State;
-use super::super::bodies::{SentMessage, TransferOwner};
+use std::mem;
+
+use super::super::bodies::{Receiving, Sending, TransferOwner};
 use super::super::link::Link;
-use super::super::link_bodies::TransferKey;
+use super::super::link_bodies::{IncomingKey, TransferKey};
+use super::super::link_streams::StreamKey;
+use super::super::links::Links;
 use super::super::outbox::{Class, Missing};
-use super::StreamKey;
-use super::look::Stop;
-use crate::protocol::connection::MAX_TRANSFERS;
-use crate::protocol::frame::{Flags, FrameKind, ONE_MESSAGE};
+use super::messages::Stop;
+use super::{Phase, Stream};
+use crate::limits::{Direction, MessageLimit};
+use crate::protocol::connection::{MAX_TRANSFERS, ProtocolError};
+use crate::protocol::frame::{Flags, FrameHeader, FrameKind, ONE_MESSAGE};
+use crate::status::Status;
+use crate::stream::inbound::StreamEnd;
+use crate::stream::long::ReceivedLong;
 use crate::transport::Transport;
 
 /// Long messages of a stream that are under way to the peer at a time.
@@ -29,30 +36,33 @@ const MANY_UNDER_WAY: usize = MAX_TRANSFERS / 4;
 /// room for others, however many streams wait for their readers.
 const LONG_OF_STREAMS: usize = MAX_TRANSFERS - 64;
 
-impl<T: Transport> State<T> {
+impl Stream {
     /// Sends the first frame of the stream's next message, which is long.
     #[cold]
     #[inline(never)]
-    pub(super) fn send_long_message(&mut self, key: StreamKey) -> Result<(), Stop> {
-        let stream = &self.streams.entries[key];
-        let Some(call) = stream.phase.call() else {
+    pub(super) fn send_long<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        sending: &mut Sending,
+    ) -> Result<(), Stop> {
+        let Some(call) = self.phase.call() else {
             unreachable!("a stream that is not open sends nothing");
         };
-        let (on, core) = (stream.link, stream.core.clone());
-        let of_link = self.links[on].bodies.outgoing.len();
+        let of_link = links[self.link].bodies.outgoing.len();
         let most = match of_link < MANY_UNDER_WAY {
             true => LONG_UNDER_WAY,
             false => 1,
         };
-        if stream.sending.len() >= most {
+        if self.sending.len() >= most {
             return Err(Stop::AwaitsTransfer);
         }
         if of_link >= LONG_OF_STREAMS {
             return Err(Stop::Missing(Missing::Slot));
         }
-        let permit = self.links.permit(Class::Message, on);
-        let permit = permit.map_err(Stop::Missing)?;
-        let taken = core.lock().outbound.take_long();
+        let (on, class) = (self.link, Class::Message);
+        let permit = links.permit(class, on).map_err(Stop::Missing)?;
+        let taken = self.core.lock().outbound.take_long();
         // The application may have given the call up since.
         let Some((frame, mut message)) = taken else {
             return Err(Stop::Missing(Missing::Connection));
@@ -63,49 +73,166 @@ impl<T: Transport> State<T> {
                 true => Flags::LAST,
                 false => Flags::NONE,
             };
-            let kind = FrameKind::LongMessage;
-            let mut header = link
-                .connection
-                .next_header_with(kind, flags, call, ONE_MESSAGE);
-            header.time_us = core.lock().inbound.take_grant();
+            let (kind, connection) = (FrameKind::LongMessage, &mut link.connection);
+            let mut header = connection.next_header_with(kind, flags, call, ONE_MESSAGE);
+            header.time_us = self.core.lock().inbound.take_grant();
             Some((header, TransferOwner::Stream(key)))
         };
-        let links = &mut self.links;
-        let sent =
-            self.bodies
-                .sending
-                .send_long(links, on, Class::Message, &[], &mut message, begin);
-        match sent {
+        match sending.send_long(links, on, class, &[], &mut message, begin) {
             Ok((_, transfer)) => {
-                let sender = core.lock().outbound.wake_sender();
-                self.links.wakers.extend(sender);
-                self.links.counters.streams.frames_sent.add(1);
-                self.sends_for(key, transfer);
+                links.wakers.extend(self.core.lock().outbound.wake_sender());
+                links.counters.streams.frames_sent.add(1);
+                self.note_sending(sending, transfer);
                 Ok(())
             }
             Err(missing) => {
-                core.lock().outbound.put_back(frame, message);
+                self.core.lock().outbound.put_back(frame, message);
                 Err(Stop::Missing(missing))
             }
         }
     }
 
-    /// Notes that a long message of a stream is under way, unless it is not any more.
-    pub(super) fn sends_for(&mut self, key: StreamKey, transfer: TransferKey) {
-        if let Some(stream) = self.streams.get_mut(key)
-            && self.bodies.sending.is_sending(transfer)
-        {
-            stream.sending.push(transfer);
+    /// Notes that a long message is under way, unless it is not any more.
+    pub(super) fn note_sending(&mut self, sending: &Sending, key: TransferKey) {
+        if sending.is_sending(key) {
+            self.sending.push(key);
         }
     }
 
-    /// Notes that nothing of a long message is under way any more. Its stream may send the next one.
-    #[cold]
-    pub(in super::super) fn message_sent(&mut self, sent: SentMessage) {
-        // It may have ended meanwhile.
-        if let Some(stream) = self.streams.get_mut(sent.stream) {
-            stream.sending.retain(|sending| *sending != sent.key);
-            self.streams.queue(sent.stream);
+    /// Returns the status of a message that is longer than this side receives on a stream.
+    pub(super) fn refuse_length<T: Transport>(&self, links: &Links<T>, len: u32) -> Option<Status> {
+        let limits = links.transport.limits();
+        let limit = MessageLimit::of_receiver(limits).and_method(self.longest);
+        let direction = match links[self.link].is_server() {
+            true => Direction::Request,
+            false => Direction::Response,
+        };
+        let len = len as usize;
+        (len > limit.bytes()).then(|| Status::message_too_long(len, limit, direction))
+    }
+
+    /// Applies the first frame of a long message to its stream. Returns false if nobody wants the
+    /// message.
+    pub(super) fn begin_long<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        header: &FrameHeader,
+        metadata: &[u8],
+        incoming: IncomingKey,
+    ) -> Result<bool, ProtocolError> {
+        let call = header.call;
+        if let Phase::Answered { .. } = self.phase {
+            return Err(ProtocolError::UnknownCall { call });
         }
+        self.was_used = true;
+        links.counters.streams.frames_received.add(1);
+        let is_server = self.is_served();
+        let mut core = self.core.lock();
+        if is_server && core.inbound.has_ended() {
+            return Err(ProtocolError::AfterHalfClose { call });
+        }
+        if header.time_us != 0 && !core.outbound.grant(header.time_us) {
+            return Err(ProtocolError::GrantTooLarge { call });
+        }
+        if !is_server && (!metadata.is_empty() || !core.inbound.has_begun()) {
+            core.inbound.begin(metadata);
+        }
+        let received = core.inbound.receive_long(incoming.number());
+        let is_wanted = received.map_err(|exceeded| ProtocolError::StreamWindow {
+            call,
+            sent: exceeded.sent,
+            available: exceeded.available,
+        })?;
+        if header.flags.contains(Flags::LAST) {
+            core.inbound.end(StreamEnd::HalfClosed);
+        }
+        // The server has begun to answer.
+        links.wakers.extend(core.inbound.reader.wake());
+        Ok(is_wanted)
+    }
+
+    /// Takes a long message that is complete.
+    pub(super) fn complete_long<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        incoming: IncomingKey,
+        message: ReceivedLong,
+    ) {
+        let mut core = self.core.lock();
+        let left = core.inbound.complete_long(incoming.number(), message);
+        links.wakers.extend(core.inbound.reader.wake());
+        drop(core);
+        drop(left);
+    }
+
+    /// Notes that the sender of a long message sends no more of it. Nobody gets those behind it.
+    pub(super) fn cut_long<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        receiving: &mut Receiving<T>,
+        incoming: IncomingKey,
+    ) {
+        self.receiving.retain(|other| *other != incoming);
+        let mut core = self.core.lock();
+        core.inbound.cut(incoming.number());
+        // The end may have arrived before, and nothing else wakes the reader for it.
+        links.wakers.extend(core.inbound.reader.wake());
+        drop(core);
+        // Those before it go on.
+        let core = &self.core;
+        let is_kept = |key: &IncomingKey| core.lock().inbound.awaits(key.number());
+        let (kept, cut) = mem::take(&mut self.receiving)
+            .into_iter()
+            .partition::<Vec<_>, _>(is_kept);
+        self.receiving = kept;
+        for key in cut {
+            receiving.stop_incoming(links, key);
+        }
+    }
+
+    /// Fetches the next long messages of a stream, unless its reader lags behind. One for which there
+    /// is no room ahead of its reader is fetched when the reader waits for it. Returns the status with
+    /// which the stream fails if one gets no memory.
+    pub(super) fn fetch_ahead<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        receiving: &mut Receiving<T>,
+    ) -> Option<Status> {
+        loop {
+            let next = self.core.lock().inbound.next_to_fetch()?;
+            let mut keys = self.receiving.iter().copied();
+            let incoming = keys.find(|incoming| incoming.number() == next.transfer);
+            let ahead = incoming.map(|incoming| receiving.read_ahead(links, incoming));
+            if let Some(None) = ahead
+                && !next.is_awaited
+            {
+                return None;
+            }
+            let ahead = ahead.flatten().filter(|_| !next.is_awaited);
+            let mut core = self.core.lock();
+            core.inbound.begin_to_fetch(next.transfer, ahead);
+            drop(core);
+            let refusal = incoming.and_then(|incoming| receiving.admit_incoming(links, incoming));
+            if refusal.is_some() {
+                return refusal;
+            }
+        }
+    }
+
+    /// Gives memory to a long message that is received at once, unless it is refused. Returns the status
+    /// with which the stream fails if it gets none.
+    pub(super) fn admit_long<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        receiving: &mut Receiving<T>,
+        incoming: IncomingKey,
+        refusal: Option<Status>,
+    ) -> Option<Status> {
+        let refusal = refusal.or_else(|| receiving.admit_incoming(links, incoming));
+        match refusal {
+            None => self.receiving.push(incoming),
+            Some(_) => receiving.stop_incoming(links, incoming),
+        }
+        refusal
     }
 }

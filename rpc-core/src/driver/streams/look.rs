@@ -1,273 +1,189 @@
-//! What a stream needs is done, once per turn.
+//! What streams need is done, once per turn.
 
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::bodies::{Bodies, FirstFrame, Purpose, SentMessage};
 use super::super::link::LinkKey;
+use super::super::link_bodies::IncomingKey;
+use super::super::link_streams::StreamKey;
 use super::super::links::Links;
-use super::super::outbox::{Body, Class, Missing, Permit};
-use super::super::{Driver, State};
-use super::{Phase, Serving, StreamKey};
+use super::super::outbox::{Class, Missing, Permit};
+use super::messages::{OwnFutures, Reader, Stop};
+use super::{Phase, Serving, Streams};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
+use crate::status::Status;
 use crate::transport::Transport;
 
-/// Frames that a stream sends before it is the turn of the next one, and their bytes: one long frame,
-/// or a few short ones.
-const FRAMES_PER_LOOK: u64 = 16;
-
 /// The next step for a stream, which needs code of the application.
-#[derive(Debug, PartialEq, Eq)]
-enum Next {
+#[derive(Debug)]
+pub(in super::super) enum Next {
     Nothing,
     /// Its answer, for which a credit has been taken.
     Answer,
+    /// It fails, because a long message gets no memory.
+    Fail(Status),
 }
 
-/// What a look at a stream has found.
-struct Looked {
-    stop: Stop,
-    /// The stream owes a grant that no message has carried.
-    owes_grant: bool,
-}
-
-/// The reason that no further message of a stream is sent.
-pub(super) enum Stop {
-    /// All are sent.
-    Drained,
-    /// The peer's window does not allow the next one.
-    AwaitsWindow,
-    /// It is the turn of other streams.
-    Turn,
-    Missing(Missing),
-    /// The application has given the call up.
-    Cancelled,
-    /// The next message is long.
-    Long,
-    /// As many long messages of the stream are under way as may be.
-    AwaitsTransfer,
-}
-
-impl<T: Transport> Driver<T> {
-    /// Looks at the streams that have work.
-    #[inline(never)]
-    pub(in super::super) fn look_at_streams(&self) {
-        self.ready.enter();
-        let mut signalled = std::mem::take(&mut self.state.borrow_mut().streams.signalled);
-        self.ready.take_streams(&mut signalled);
-        let mut state = self.state.borrow_mut();
+impl Streams {
+    /// Takes the streams that have told of work, and those that get credits again. Returns the number of
+    /// streams to look at: one that has more then is queued behind the others.
+    pub(in super::super) fn begin_looks<T: Transport>(&mut self, links: &mut Links<T>) -> usize {
+        let mut signalled = mem::take(&mut self.signalled);
+        self.signals.take_streams(&mut signalled);
         for index in signalled.drain(..) {
             // The stream may have ended since.
-            if let Some(key) = state.streams.entries.key_at(index) {
-                state.streams.to_look.insert(key);
+            if let Some(key) = self.entries.key_at(index) {
+                self.to_look.insert(key);
             }
         }
-        state.streams.signalled = signalled;
-        state.streams.has_more = false;
-        state.resume_stalled();
-        let count = state.streams.to_look.len();
-        drop(state);
-        let mut memory = self.inline_frame.take();
-        // Each is looked at once: a stream that has more is queued behind the others.
-        for _ in 0..count {
-            let mut state = self.state.borrow_mut();
-            let Some(key) = state.streams.to_look.pop() else {
-                break;
-            };
-            let next = state.look_at(key, &mut memory);
-            let any_refused = !state.streams.refused.is_empty();
-            drop(state);
-            if next == Next::Answer {
-                self.send_answer(key);
-            }
-            if any_refused {
-                self.fail_refused();
-            }
-        }
-        self.inline_frame.put_back(memory);
-        if !self.state.borrow().links.wakers.is_empty() {
-            self.wake_collected();
-        }
+        self.signalled = signalled;
+        self.has_more = false;
+        self.resume_stalled(links);
+        self.to_look.len()
     }
-}
 
-impl<T: Transport> State<T> {
-    fn look_at(&mut self, key: StreamKey, memory: &mut InlineFrame) -> Next {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return Next::Nothing;
-        };
+    /// Looks at the next stream. Returns `None` if there is none.
+    pub(in super::super) fn look<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        memory: &mut InlineFrame,
+    ) -> Option<(StreamKey, Next)> {
+        let key = self.to_look.pop()?;
+        Some((key, self.look_at(key, links, bodies, memory)))
+    }
+
+    fn look_at<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        memory: &mut InlineFrame,
+    ) -> Next {
+        let stream = &mut self.entries[key];
         stream.was_used = true;
         let link = stream.link;
-        if self.links[link].ended.is_some() {
+        if links[link].ended.is_some() {
             // The event of its end ends the stream.
             return Next::Nothing;
         }
-        let is_open = matches!(stream.phase, Phase::Sent { .. } | Phase::Serving(_));
-        if (!is_open || !stream.receiving.is_empty()) && !self.prepare(key) {
+        if !stream.receiving.is_empty() {
+            if let Some(status) = self.look_at_receiving(key, links, bodies) {
+                return Next::Fail(status);
+            }
+            if !self.entries.contains(key) {
+                return Next::Nothing;
+            }
+        }
+        let is_open = match &self.entries[key].phase {
+            Phase::Sent { .. } | Phase::Serving(_) => true,
+            Phase::Answered { .. } | Phase::Abandoned { .. } => false,
+            Phase::Opening(_) => self.open(key, links, bodies),
+        };
+        if !is_open {
             return Next::Nothing;
         }
+        let stream = &mut self.entries[key];
         let mut owes_grant = false;
         let stop = loop {
-            let looked = self.send_messages(key, memory);
+            let looked = stream.send_messages(links, memory);
             owes_grant |= looked.owes_grant;
             let Stop::Long = looked.stop else {
                 break looked.stop;
             };
-            if let Err(stop) = self.send_long_message(key) {
+            if let Err(stop) = stream.send_long(key, links, &mut bodies.sending) {
                 break stop;
             }
         };
         if owes_grant {
-            self.streams.grants.insert(link, key);
-            self.links.owe(link);
+            self.grants.insert(link, key);
+            links.owe(link);
         }
         match stop {
-            Stop::Drained => return self.next_for_answer(key),
+            Stop::Drained => return self.next_for_answer(key, links),
             Stop::AwaitsWindow | Stop::AwaitsTransfer | Stop::Long => {}
             Stop::Turn => {
-                self.streams.has_more = true;
-                self.streams.queue(key);
+                self.has_more = true;
+                self.to_look.insert(key);
             }
-            Stop::Cancelled => self.abandon_stream(key, None),
+            Stop::Cancelled => self.abandon(key, links, bodies, None),
             Stop::Missing(missing) => match missing {
                 Missing::Connection => {}
-                Missing::Credit => self.stall(key),
-                // The metadata does not fit in a frame of this length.
-                Missing::Length { limit } => self.fail_too_long(key, limit),
-                _ => self.streams.queue(key),
+                Missing::Credit => links.stall(link, key),
+                Missing::Length { limit } => self.fail_too_long(key, links, bodies, limit),
+                _ => {
+                    self.to_look.insert(key);
+                }
             },
         }
         Next::Nothing
     }
 
-    /// Looks at the long messages that a stream receives, and opens a stream that is not open. Returns
-    /// true if it is open.
+    /// Looks at the long messages that a stream receives: fetches the next, or stops all of them if
+    /// nobody reads. Returns the status with which the stream fails if one gets no memory.
     #[cold]
     #[inline(never)]
-    fn prepare(&mut self, key: StreamKey) -> bool {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return false;
-        };
-        if !stream.receiving.is_empty() {
-            self.look_at_receiving(key);
-        }
-        match self.streams.get_mut(key).map(|stream| &stream.phase) {
-            Some(Phase::Sent { .. } | Phase::Serving(_)) => true,
-            Some(Phase::Opening(_)) => self.open(key),
-            Some(Phase::Answered { .. } | Phase::Abandoned { .. }) | None => false,
+    fn look_at_receiving<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) -> Option<Status> {
+        let stream = &mut self.entries[key];
+        let mut core = stream.core.lock();
+        core.begin_look();
+        let is_answered = matches!(stream.phase, Phase::Answered { .. });
+        let is_cancelled = is_answered && core.is_cancelled();
+        let is_discarded = core.inbound.is_discarded();
+        drop(core);
+        if is_cancelled {
+            self.abandon(key, links, bodies, None);
+            None
+        } else if is_discarded && stream.is_served() {
+            // A handler that has begun has its request.
+            stream.stop_receiving(links, &mut bodies.receiving);
+            None
+        } else {
+            stream.fetch_ahead(links, &mut bodies.receiving)
         }
     }
 
     /// Sends the request of a stream that is not open, unless its application has given it up. Returns
     /// true if the stream is open.
     #[cold]
-    fn open(&mut self, key: StreamKey) -> bool {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return false;
-        };
-        let link = stream.link;
+    #[inline(never)]
+    fn open<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+    ) -> bool {
+        let stream = &mut self.entries[key];
         let mut core = stream.core.lock();
         core.begin_look();
         let is_cancelled = core.is_cancelled();
         drop(core);
         if is_cancelled {
-            self.abandon_stream(key, None);
+            self.abandon(key, links, bodies, None);
             return false;
         }
-        if let Some(reason) = self.links[link].announced_end() {
-            self.fail_going_away(key, reason);
+        if let Some(reason) = links[stream.link].announced_end() {
+            let error = CallError::new(Cause::Disconnected(reason), Execution::NeverSent);
+            self.abandon(key, links, bodies, Some(error));
             return false;
         }
-        self.send_opening(key)
-    }
-
-    /// Sends the messages of a stream, as far as its turn, credits and slots allow.
-    fn send_messages(&mut self, key: StreamKey, memory: &mut InlineFrame) -> Looked {
-        let Self { streams, links, .. } = self;
-        let Links {
-            table,
-            transport,
-            outbox,
-            wakers,
-            longest_inline,
-            counters,
-            ..
-        } = links;
-        let nothing = Looked {
-            stop: Stop::Missing(Missing::Connection),
-            owes_grant: false,
-        };
-        let Some(stream) = streams.entries.get_mut(key) else {
-            return nothing;
-        };
-        let Some(call) = stream.phase.call() else {
-            return nothing;
-        };
-        let link = &mut table[stream.link];
-        let mut core = stream.core.lock();
-        core.begin_look();
-        let slot_len = transport.limits().slot_len;
-        let (mut frames, mut sent) = (0, 0);
-        let is_client = matches!(stream.phase, Phase::Sent { .. });
-        let stop = loop {
-            if is_client && core.is_cancelled() {
-                break Stop::Cancelled;
-            }
-            let Some(next) = core.outbound.next_frame() else {
-                break match core.outbound.is_empty() {
-                    true => Stop::Drained,
-                    false => Stop::AwaitsWindow,
-                };
-            };
-            if frames == FRAMES_PER_LOOK || sent >= slot_len {
-                break Stop::Turn;
-            }
-            if next.is_long {
-                break Stop::Long;
-            }
-            let len = HEADER_LEN + next.metadata_len + next.message_len;
-            let permit = match outbox.permit(Class::Message, link, transport) {
-                Ok(permit) => permit,
-                Err(missing) => break Stop::Missing(missing),
-            };
-            let body = match len <= *longest_inline {
-                true => Body::Inline(memory.frame_mut(len - HEADER_LEN)),
-                false => Body::Slot(len),
-            };
-            let outcome = permit.send(body, |link, frame| {
-                let flags = match next.is_last {
-                    true => Flags::LAST,
-                    false => Flags::NONE,
-                };
-                let (kind, selector) = (FrameKind::Message, next.form.selector());
-                let mut header = link
-                    .connection
-                    .next_header_with(kind, flags, call, selector);
-                // Longer metadata was refused.
-                header.metadata_len = next.metadata_len as u16;
-                header.time_us = core.inbound.take_grant();
-                core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
-                header.encode(frame);
-                Some(())
-            });
-            if let Err(missing) = outcome {
-                break Stop::Missing(missing);
-            }
-            frames += 1;
-            sent += len;
-        };
-        wakers.extend(core.outbound.wake_sender());
-        let owes_grant = core.inbound.owes_grant();
-        drop(core);
-        if frames > 0 {
-            counters.streams.frames_sent.add(frames);
-        }
-        Looked { stop, owes_grant }
+        self.send_opening(key, links, bodies)
     }
 
     /// Takes a credit for a stream's answer, if there is one.
-    fn next_for_answer(&mut self, key: StreamKey) -> Next {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return Next::Nothing;
-        };
+    fn next_for_answer<T: Transport>(&mut self, key: StreamKey, links: &mut Links<T>) -> Next {
+        let stream = &self.entries[key];
         // A request that waits for its turn is answered when it has been counted.
         let Phase::Serving(Serving {
             answer: Some(_),
@@ -277,52 +193,259 @@ impl<T: Transport> State<T> {
         else {
             return Next::Nothing;
         };
-        let permit = self.links.permit(Class::Message, stream.link);
         // The response takes it along.
+        let permit = links.permit(Class::Message, stream.link);
         if permit.map(Permit::hold).is_ok() {
             return Next::Answer;
         }
-        self.stall(key);
+        links.stall(stream.link, key);
         Next::Nothing
     }
 
-    /// Lets a stream wait for a credit, or for room among the streams of its connection.
-    pub(super) fn stall(&mut self, key: StreamKey) {
-        let link = self.streams.entries[key].link;
-        let is_new = self.links.outbox.streams.insert(link, key);
-        self.links.counters.streams.stalled.add(is_new.into());
-    }
-
     /// Queues the stalled streams of connections that have credits again.
-    fn resume_stalled(&mut self) {
-        for _ in 0..self.links.outbox.streams.groups() {
-            let Some(link) = self.links.outbox.streams.next_group() else {
+    fn resume_stalled<T: Transport>(&mut self, links: &mut Links<T>) {
+        for _ in 0..links.outbox.streams.groups() {
+            let Some(link) = links.outbox.streams.next_group() else {
                 break;
             };
-            for _ in 0..self.links[link].connection.messages_allowed() {
-                let Some(key) = self.links.outbox.streams.pop(link) else {
+            for _ in 0..links[link].connection.messages_allowed() {
+                let Some(key) = links.outbox.streams.pop(link) else {
                     break;
                 };
-                self.streams.queue(key);
+                self.to_look.insert(key);
             }
         }
     }
 
     /// Looks again at the streams of a link that wait for something that does not come any more.
     #[cold]
-    pub(in super::super) fn resume_all(&mut self, link: LinkKey) {
-        let stalled = self.links.outbox.streams.take(link);
-        let awaiting_room = self.streams.awaiting_room.take(link);
+    pub(in super::super) fn resume_all<T: Transport>(
+        &mut self,
+        link: LinkKey,
+        links: &mut Links<T>,
+    ) {
+        let stalled = links.outbox.streams.take(link);
+        let awaiting_room = self.awaiting_room.take(link);
         for key in stalled.into_iter().chain(awaiting_room) {
-            self.streams.queue(key);
+            self.to_look.insert(key);
         }
+    }
+
+    /// Queues a stream to be looked at.
+    pub(in super::super) fn queue(&mut self, key: StreamKey) {
+        debug_assert!(self.entries.contains(key), "{key:?} is gone");
+        self.to_look.insert(key);
     }
 
     /// Ends a stream whose initial metadata fits in no frame.
     #[cold]
-    fn fail_too_long(&mut self, key: StreamKey, limit: usize) {
+    fn fail_too_long<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        limit: usize,
+    ) {
         let cause = Cause::metadata_too_long(limit, limit);
         let error = CallError::new(cause, Execution::MayHaveRun);
-        self.abandon_stream(key, Some(error));
+        self.abandon(key, links, bodies, Some(error));
+    }
+
+    /// Sends the message in `frame`, if nothing of its stream waits, and no other stream
+    /// waits for its turn or for a credit.
+    pub(in super::super) fn send_alone<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        index: u32,
+        core: *const (),
+        frame: &mut [u8],
+    ) -> bool {
+        if self.wait(links) {
+            return false;
+        }
+        // The number of a stream that has ended may be another one's.
+        let Some(key) = self.entries.key_at(index) else {
+            return false;
+        };
+        let stream = &mut self.entries[key];
+        ptr::addr_eq(Arc::as_ptr(&stream.core), core) && stream.send_alone(links, frame)
+    }
+
+    /// Handles the messages in `buf`, whose header has been checked. Returns who has to be woken for
+    /// their reader.
+    #[inline(never)]
+    pub(in super::super) fn receive_messages<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        header: FrameHeader,
+        buf: T::RecvBuf,
+        own: &OwnFutures<'_>,
+    ) -> Reader {
+        let delivered = match self.stream_of(links, link, header.call) {
+            Some(key) => {
+                links.counters.streams.frames_received.add(1);
+                let body = &buf.as_ref()[HEADER_LEN..];
+                let delivered = self.entries[key].deliver(&header, body, own);
+                delivered.map(|delivered| {
+                    if delivered.has_work {
+                        self.to_look.insert(key);
+                    }
+                    delivered.reader
+                })
+            }
+            // The server has answered the call meanwhile.
+            None if links[link].is_server() => Ok(Reader::Nobody),
+            None => Err(ProtocolError::UnknownCall { call: header.call }),
+        };
+        match delivered {
+            Ok(reader) => {
+                links.release_received(link, buf);
+                reader
+            }
+            Err(error) => {
+                links.close_for_violation(link, buf, error);
+                Reader::Nobody
+            }
+        }
+    }
+
+    /// Handles a grant of the peer.
+    pub(in super::super) fn receive_grant<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        call: CallId,
+        bytes: u32,
+    ) -> Result<(), ProtocolError> {
+        // The call may have ended meanwhile.
+        let Some(key) = self.stream_of(links, link, call) else {
+            return Ok(());
+        };
+        match self.entries[key].receive_grant(bytes) {
+            None => return Err(ProtocolError::GrantTooLarge { call }),
+            Some(true) => self.queue(key),
+            Some(false) => {}
+        }
+        Ok(())
+    }
+
+    /// Notes that nothing of a long message is under way any more. Its stream may send the next one.
+    #[cold]
+    pub(in super::super) fn message_sent(&mut self, sent: SentMessage) {
+        // The stream may have ended before its last message was sent.
+        if let Some(stream) = self.entries.get_mut(sent.stream) {
+            stream.sending.retain(|sending| *sending != sent.key);
+            self.to_look.insert(sent.stream);
+        }
+    }
+
+    /// Handles the first frame of a long message of an open stream.
+    pub(in super::super) fn receive_long_message<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Begun, ProtocolError> {
+        let call = first.header.call;
+        let key = match self.stream_of(links, first.link, call) {
+            Some(key) => Some(key),
+            // The server has answered the call meanwhile.
+            None if links[first.link].is_server() => None,
+            None => return Err(ProtocolError::UnknownCall { call }),
+        };
+        let receiving = &mut bodies.receiving;
+        let purpose = key.map_or(Purpose::Nobody, Purpose::Stream);
+        let incoming = receiving.begin_incoming(links, first, purpose, None)?;
+        let Some(key) = key else {
+            receiving.stop_incoming(links, incoming);
+            return Ok(Begun::wanted(incoming));
+        };
+        let stream = &mut self.entries[key];
+        let is_wanted = stream.begin_long(links, first.header, first.metadata, incoming)?;
+        // Its window may have been granted, and a stream whose reader has gone owes a grant.
+        self.to_look.insert(key);
+        let refusal = stream.refuse_length(links, first.body.len);
+        if is_wanted && refusal.is_none() {
+            stream.receiving.push(incoming);
+            let refusal = stream.fetch_ahead(links, receiving);
+            return Ok(Begun::new(incoming, key, refusal));
+        }
+        receiving.stop_incoming(links, incoming);
+        stream.core.lock().inbound.cut(incoming.number());
+        Ok(Begun::new(incoming, key, refusal.filter(|_| is_wanted)))
+    }
+
+    /// Handles the first frame of a long response, which ends a stream.
+    pub(in super::super) fn receive_long_answer<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Begun, ProtocolError> {
+        let call = first.header.call;
+        let key = self.stream_of(links, first.link, call);
+        let key = key.ok_or(ProtocolError::UnknownCall { call })?;
+        let is_wanted = match self.entries[key].phase {
+            Phase::Sent { .. } => true,
+            Phase::Abandoned { .. } => false,
+            _ => return Err(ProtocolError::UnknownCall { call }),
+        };
+        let purpose = match is_wanted {
+            true => Purpose::Stream(key),
+            false => Purpose::Nobody,
+        };
+        let receiving = &mut bodies.receiving;
+        let incoming = receiving.begin_incoming(links, first, purpose, None)?;
+        let stream = &mut self.entries[key];
+        stream.note_answer(first.header);
+        if !is_wanted {
+            receiving.stop_incoming(links, incoming);
+            self.remove(key, links, bodies);
+            return Ok(Begun::wanted(incoming));
+        }
+        let refusal = stream.refuse_length(links, first.body.len);
+        let refusal = stream.admit_long(links, receiving, incoming, refusal);
+        Ok(Begun::new(incoming, key, refusal))
+    }
+
+    /// Handles the first frame of a long request, for which a stream was added.
+    pub(in super::super) fn receive_long_opening<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        first: &FirstFrame<'_>,
+        deadline: Option<Instant>,
+        refusal: Option<Status>,
+    ) -> Result<Begun, ProtocolError> {
+        let receiving = &mut bodies.receiving;
+        let incoming = receiving.begin_incoming(links, first, Purpose::Stream(key), None)?;
+        let stream = &mut self.entries[key];
+        let refusal = refusal.or_else(|| stream.refuse_length(links, first.body.len));
+        let refusal = stream.admit_long(links, receiving, incoming, refusal);
+        if refusal.is_none() {
+            stream.timer = deadline.map(|deadline| links.time_stream(key, deadline));
+        }
+        Ok(Begun::new(incoming, key, refusal))
+    }
+}
+
+/// A long message of a stream that has begun.
+pub(in super::super) struct Begun {
+    pub(in super::super) incoming: IncomingKey,
+    /// The stream that fails at once, and why, if it does.
+    pub(in super::super) refusal: Option<(StreamKey, Status)>,
+}
+
+impl Begun {
+    fn wanted(incoming: IncomingKey) -> Self {
+        let refusal = None;
+        Self { incoming, refusal }
+    }
+
+    fn new(incoming: IncomingKey, key: StreamKey, refusal: Option<Status>) -> Self {
+        let refusal = refusal.map(|status| (key, status));
+        Self { incoming, refusal }
     }
 }

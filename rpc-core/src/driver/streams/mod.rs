@@ -5,59 +5,58 @@
 //!
 //! | file | step |
 //! | --- | --- |
-//! | `open.rs` | client: the request that opens a stream is sent, as soon as there is a credit and room |
-//! | `accept.rs` | server: a request opens a stream, and its handler begins |
-//! | `receive.rs` | messages arrive, and grants of the peer |
-//! | `long.rs`, `long_receive.rs` | messages that do not fit in a frame, in their order |
-//! | `look.rs` | what a stream needs is done: messages are sent, its window is granted, its answer goes out |
-//! | `alone.rs` | a message that is alone goes straight to a frame |
-//! | `answer.rs` | server: the outcome of a handler waits until all of its messages have been sent |
-//! | `control.rs` | grants and cancels of many streams and calls share a control frame |
+//! | `stream.rs` | one stream: its phase, and what is under way |
+//! | `open.rs` | client: the request that opens a stream is sent, as soon as there is a credit and room; server: a request opens a stream |
+//! | `messages.rs` | messages of a stream leave and arrive |
+//! | `long.rs` | the same for messages that do not fit in a frame, in their order |
+//! | `look.rs` | what streams need is done: messages are sent, windows are granted, answers go out |
 //! | `end.rs` | a response, a deadline, a cancel or the end of the connection ends a stream |
+//!
+//! What needs the code of the application, such as a handler that is dropped, is in
+//! `served_streams.rs`.
 //!
 //! A message frame takes a credit of the connection, and is at once copied out of its slot, which
 //! is promised again. So a reader that does not read stops its own stream, whose window ends, and
 //! holds no receive.
 
-mod accept;
-mod alone;
-mod answer;
-mod cancel;
-mod control;
 mod end;
 mod long;
-mod long_receive;
 mod look;
+mod messages;
 mod open;
-mod receive;
+mod stream;
 
-use std::collections::VecDeque;
-use std::fmt;
+use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
+pub(super) use self::end::FailedHandler;
+pub(super) use self::look::{Begun, Next};
+pub(super) use self::messages::{OwnFutures, Reader};
 pub(crate) use self::open::StreamCapacity;
-pub(super) use self::receive::{OwnFutures, Reader};
-pub(crate) use super::handle::StreamRequest;
+use self::stream::{Phase, Serving, Stream};
 use super::link::LinkKey;
-use super::link_bodies::{IncomingKey, TransferKey};
 use super::link_streams::StreamKey;
-use super::responses::BlockedResponse;
+use super::links::Links;
+use super::ready::ReadyQueue;
 use super::table::Table;
-use super::tasks::TaskKey;
-use super::timers::TimerKey;
+use super::tasks::{IncomingCall, TaskKey};
 use super::waiting::{ReadySet, Waiting};
-use crate::protocol::frame::CallId;
-use crate::stats::{CalledStream, ServedCall};
-use crate::status::Status;
+use crate::call_error::{CallError, Cause, Execution};
+use crate::protocol::frame::{CallId, ControlEntry, ControlRequest};
+use crate::stats::ServedCall;
 use crate::stream::core::StreamCore;
+use crate::stream::inbound::StreamEnd;
 use crate::stream::kept::KeptCores;
 use crate::stream::turns::LocalTurns;
+use crate::stream::wakers::wake_all;
+use crate::transport::{CloseReason, Transport};
 
 /// Streams whose memory a check frees if they were idle.
 const TRIMMED_PER_CHECK: u32 = 256;
 
 /// The streams of one poller.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Streams {
     entries: Table<StreamKey, Stream>,
     /// Streams to look at.
@@ -70,106 +69,30 @@ pub(crate) struct Streams {
     grants: Waiting<LinkKey, StreamKey>,
     /// The next stream whose memory is checked.
     next_trimmed: u32,
-    /// Empty, kept for its memory.
-    signalled: Vec<u32>,
     /// What streams that have ended leave for the next ones.
     kept: KeptCores,
     /// How streams reach this poller on its thread, if they do.
     pub(super) poller: Option<LocalTurns>,
-    /// Streams with long messages that get no memory.
-    refused: VecDeque<(StreamKey, Status)>,
-}
-
-/// The driver's end of a stream.
-struct Stream {
-    core: Arc<StreamCore>,
-    link: LinkKey,
-    phase: Phase,
-    /// The most bytes of a message that this side receives, if the method has a limit.
-    longest: Option<u32>,
-    timer: Option<TimerKey>,
-    /// Since the latest check of its memory.
-    was_used: bool,
-    /// Long messages that are under way to the peer.
-    sending: Vec<TransferKey>,
-    /// Long messages that are under way from the peer, by the numbers that its `core` has for them.
-    receiving: Vec<IncomingKey>,
-}
-
-/// How far a stream has got.
-enum Phase {
-    /// Client: the request waits to be sent.
-    Opening(Box<StreamRequest>),
-    /// Client: the server has the request.
-    Sent {
-        call: CallId,
-        counters: CalledStream,
-    },
-    /// Client: the server has responded, and long messages are under way that precede the end.
-    Answered {
-        call: CallId,
-        counters: CalledStream,
-        /// The status code.
-        code: u16,
-    },
-    /// Client: the call has ended here. Its response is still to come.
-    Abandoned { call: CallId },
-    /// Server.
-    Serving(Serving),
-}
-
-/// The server's part of a stream.
-#[derive(Debug)]
-struct Serving {
-    call: CallId,
-    /// Known once the request has been counted.
-    served: Option<ServedCall>,
-    /// The handler, while it awaits.
-    task: Option<TaskKey>,
-    /// The outcome of the handler, which follows its messages.
-    answer: Option<BlockedResponse>,
-}
-
-impl Stream {
-    fn new(core: Arc<StreamCore>, link: LinkKey, phase: Phase, longest: Option<u32>) -> Self {
-        Self {
-            core,
-            link,
-            phase,
-            longest,
-            timer: None,
-            was_used: true,
-            sending: Vec::new(),
-            receiving: Vec::new(),
-        }
-    }
-}
-
-impl Phase {
-    fn is_client(&self) -> bool {
-        !matches!(self, Self::Serving(_))
-    }
-
-    /// Returns the id of a call that the peer knows.
-    fn call(&self) -> Option<CallId> {
-        match self {
-            Self::Opening(_) => None,
-            Self::Sent { call, .. } | Self::Answered { call, .. } | Self::Abandoned { call } => {
-                Some(*call)
-            }
-            Self::Serving(serving) => Some(serving.call),
-        }
-    }
+    /// The queue through which streams tell this poller that they have work.
+    signals: Arc<ReadyQueue>,
+    /// Empty, kept for its memory.
+    signalled: Vec<u32>,
 }
 
 impl Streams {
-    /// Fails a stream with a long message that gets no memory, as soon as nothing is borrowed.
-    pub(super) fn refuse(&mut self, key: StreamKey, status: Status) {
-        self.refused.push_back((key, status));
-    }
-
-    fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        self.entries.get_mut(key)
+    pub(super) fn new(signals: Arc<ReadyQueue>) -> Self {
+        Self {
+            entries: Table::default(),
+            to_look: ReadySet::default(),
+            has_more: false,
+            awaiting_room: Waiting::default(),
+            grants: Waiting::default(),
+            next_trimmed: 0,
+            kept: KeptCores::default(),
+            poller: None,
+            signals,
+            signalled: Vec::new(),
+        }
     }
 
     /// Creates the state of a client's stream.
@@ -177,22 +100,16 @@ impl Streams {
         StreamCore::of_local_poller(self.kept.take(), self.poller)
     }
 
-    /// Queues a stream to be looked at, if it still exists.
-    pub(super) fn queue(&mut self, key: StreamKey) {
-        if self.entries.contains(key) {
-            self.to_look.insert(key);
-        }
-    }
-
-    /// Returns the number of grants that streams of a connection owe.
-    pub(super) fn grants_of(&self, link: LinkKey) -> usize {
-        self.grants.len_of(link)
-    }
-
     /// Returns the number of streams that wait for a turn.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.to_look.len()
+    }
+
+    /// Returns true if streams wait for a turn or a credit.
+    #[inline]
+    pub(super) fn wait<T: Transport>(&self, links: &Links<T>) -> bool {
+        self.waiting() | links.outbox.streams.len() != 0
     }
 
     /// Returns true if a stream has more to send, for which nothing will wake the poller.
@@ -205,42 +122,132 @@ impl Streams {
         self.entries.len()
     }
 
+    /// Returns the number of grants that streams of a connection owe.
+    pub(super) fn grants_of(&self, link: LinkKey) -> usize {
+        self.grants.len_of(link)
+    }
+
     /// Returns the streams of clients.
     pub(super) fn served_keys(&self) -> Vec<StreamKey> {
-        let is_served = |(_, stream): &(_, &Stream)| matches!(stream.phase, Phase::Serving(_));
-        let served = self.entries.iter().filter(is_served);
+        let served = self.entries.iter().filter(|(_, stream)| stream.is_served());
         served.map(|(key, _)| key).collect()
     }
 
     /// Returns true if a client waits for the answer of a stream.
     pub(super) fn serves_any(&self) -> bool {
-        let is_served = |stream: &Stream| matches!(stream.phase, Phase::Serving(_));
-        self.entries.values().any(is_served)
+        self.entries.values().any(Stream::is_served)
     }
 
-    fn keys_of(&self, link: LinkKey) -> Vec<StreamKey> {
-        let of_link = |(_, stream): &(_, &Stream)| stream.link == link;
-        let entries = self.entries.iter().filter(of_link);
-        entries.map(|(key, _)| key).collect()
+    /// Returns the streams of a connection.
+    pub(super) fn keys_of(&self, link: LinkKey) -> Vec<StreamKey> {
+        let of_link = self.entries.iter();
+        let of_link = of_link.filter(|(_, stream)| stream.link == link);
+        of_link.map(|(key, _)| key).collect()
+    }
+
+    /// Returns the stream of a call that a peer names.
+    #[inline]
+    pub(super) fn stream_of<T: Transport>(
+        &self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        call: CallId,
+    ) -> Option<StreamKey> {
+        let link = &mut links[link];
+        match link.is_server() {
+            true => link.streams.served_stream(call),
+            false => link.calls.stream_of(call),
+        }
+    }
+
+    /// Returns the call of a stream that has been counted.
+    pub(super) fn served_of(&mut self, key: StreamKey) -> Option<IncomingCall> {
+        let stream = &mut self.entries[key];
+        let link = stream.link;
+        let serving = stream.serving()?;
+        Some(IncomingCall {
+            link,
+            call: serving.call,
+            served: serving.served?,
+            stream: Some(key),
+        })
+    }
+
+    /// Notes that the request of a stream has been counted. Returns the stream's state.
+    pub(super) fn set_served(&mut self, key: StreamKey, served: ServedCall) -> Arc<StreamCore> {
+        let stream = &mut self.entries[key];
+        if let Some(serving) = stream.serving() {
+            serving.served = Some(served);
+        }
+        Arc::clone(&stream.core)
+    }
+
+    /// Notes the handler of a stream, which awaits.
+    pub(super) fn set_task(&mut self, key: StreamKey, task: TaskKey) {
+        if let Some(serving) = self.entries[key].serving() {
+            serving.task = Some(task);
+        }
+    }
+
+    /// Starts the timer of a stream, unless it has one: that of a long request began with its first
+    /// frame.
+    pub(super) fn set_deadline<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        deadline: Option<Instant>,
+    ) {
+        let timer = &mut self.entries[key].timer;
+        if timer.is_none() {
+            *timer = deadline.map(|deadline| links.time_stream(key, deadline));
+        }
+    }
+
+    /// Takes the handler of a stream, which is then dropped.
+    pub(super) fn take_task(&mut self, key: StreamKey) -> Option<TaskKey> {
+        self.entries[key].serving()?.task.take()
     }
 
     /// Frees the memory of some streams that were idle since they were last checked.
     pub(super) fn trim(&mut self) {
         let indices = self.entries.indices();
         let end = (self.next_trimmed + TRIMMED_PER_CHECK).min(indices);
-        let keys = (self.next_trimmed..end).map(|index| self.entries.key_at(index));
-        for key in keys.flatten().collect::<Vec<_>>() {
+        let keys = (self.next_trimmed..end).filter_map(|index| self.entries.key_at(index));
+        for key in keys.collect::<Vec<_>>() {
             let stream = &mut self.entries[key];
-            if !std::mem::take(&mut stream.was_used) {
+            if !mem::take(&mut stream.was_used) {
                 stream.core.lock().trim();
             }
         }
         self.next_trimmed = if end < indices { end } else { 0 };
     }
+
+    /// Makes entries of the grants that the streams of a connection owe, unless a message has carried
+    /// them. Called only when a control frame may be sent.
+    pub(super) fn collect_grants<T: Transport>(&mut self, link: LinkKey, links: &mut Links<T>) {
+        let entries = &mut links[link].entries;
+        while let Some(key) = self.grants.pop(link) {
+            let stream = &mut self.entries[key];
+            let granted = stream.core.lock().inbound.take_due_grant();
+            if let (Some(call), Some(bytes)) = (stream.phase.call(), granted) {
+                let request = ControlRequest::Grant(bytes);
+                entries.push(ControlEntry { call, request });
+            }
+        }
+    }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream of {:?}", self.link)
+impl Drop for Streams {
+    /// Ends the streams of a poller that is dropped: their other ends may be on other threads.
+    fn drop(&mut self) {
+        for stream in self.entries.values() {
+            let execution = match &stream.phase {
+                Phase::Opening(_) => Execution::NeverSent,
+                _ => Execution::MayHaveRun,
+            };
+            let error = CallError::new(Cause::Disconnected(CloseReason::Local), execution);
+            let wakers = stream.core.lock().end(StreamEnd::Failed(error));
+            wake_all(wakers.into_iter().flatten());
+        }
     }
 }

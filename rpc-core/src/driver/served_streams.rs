@@ -1,0 +1,398 @@
+//! Streams, as far as the application's code has to run: their handlers begin, answer and are dropped.
+//!
+//! An answer takes a credit of the connection, so that idle streams cost their clients no receives. It
+//! follows all messages of its stream.
+//!
+//! Cancels of many calls share a control frame. A call that is cancelled still ends with exactly one
+//! response: `CANCELLED`, or the response that has crossed the cancel.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::Driver;
+use super::bodies::LongMessage;
+use super::incoming::{LentTask, RequestParts};
+use super::link::LinkKey;
+use super::link_streams::StreamKey;
+use super::responses::{Blocked, BlockedResponse, Started};
+use super::streams::{FailedHandler, Next};
+use super::tasks::Task;
+use crate::method::MethodKind;
+use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
+use crate::service::handler::{Handler, RawRequest, Served, SharedMessage};
+use crate::stats::ServedCall;
+use crate::status::Status;
+use crate::transport::{CloseReason, Transport};
+
+impl<T: Transport> Driver<T> {
+    /// Looks at the streams that have work.
+    #[inline(never)]
+    pub(super) fn look_at_streams(&self) {
+        self.ready.enter();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let count = state.streams.begin_looks(&mut state.links);
+        drop(borrowed);
+        let mut memory = self.inline_frame.take();
+        for _ in 0..count {
+            let mut borrowed = self.state.borrow_mut();
+            let state = &mut *borrowed;
+            let (links, bodies) = (&mut state.links, &mut state.bodies);
+            let looked = state.streams.look(links, bodies, &mut memory);
+            drop(borrowed);
+            match looked {
+                None => break,
+                Some((_, Next::Nothing)) => {}
+                Some((key, Next::Answer)) => self.send_answer(key),
+                Some((key, Next::Fail(status))) => self.fail_receiving(key, status),
+            }
+        }
+        self.inline_frame.put_back(memory);
+        if !self.state.borrow().links.wakers.is_empty() {
+            self.wake_collected();
+        }
+    }
+
+    /// Serves the request in `buf`, which opens a stream, or rejects it.
+    #[inline(never)]
+    pub(super) fn serve_stream(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+        buf: T::RecvBuf,
+    ) {
+        let parts = self.request_parts(link, header);
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let key = state.streams.stream_of(&mut state.links, link, header.call);
+        // A stream whose request waits for its turn ends together with the request.
+        let Some(key) = key else {
+            unreachable!("a request that opens a stream has added it");
+        };
+        let core = state.streams.set_served(key, served);
+        drop(borrowed);
+        let Some(handler) = handler_of(&parts) else {
+            self.release_request(link, buf);
+            return self.reject_stream(key, header, &parts);
+        };
+        let (metadata, message) = buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
+        let request = RawRequest {
+            metadata,
+            message,
+            shared: None,
+            deadline: parts.deadline,
+            stream: Some(&core),
+            peer: &parts.peer,
+        };
+        let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
+        let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
+            handler.serve(request, cx, out)
+        });
+        self.release_request(link, buf);
+        let frame_bytes = frame.bytes_mut();
+        self.after_begin(key, served, parts.deadline, task, outcome, frame_bytes);
+        self.inline_frame.put_back(frame);
+    }
+
+    /// Serves a long request that has arrived in full and that opens a stream, or rejects it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_long_stream(&self, key: StreamKey, link: LinkKey, long: LongMessage) {
+        let header = &long.header;
+        let parts = self.request_parts(link, header);
+        let call = self.state.borrow_mut().streams.served_of(key);
+        let Some(call) = call else {
+            unreachable!("the request was counted with its first frame");
+        };
+        let served = call.served;
+        let core = self.state.borrow_mut().streams.set_served(key, served);
+        let Some(handler) = handler_of(&parts) else {
+            return self.reject_stream(key, header, &parts);
+        };
+        let shared = SharedMessage::new(&long.message, long.share_from);
+        let request = RawRequest {
+            metadata: &long.metadata,
+            message: &long.message,
+            shared: Some(&shared),
+            deadline: parts.deadline,
+            stream: Some(&core),
+            peer: &parts.peer,
+        };
+        let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
+        let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
+            handler.serve(request, cx, out)
+        });
+        let copied = shared.copied_len() as u64;
+        self.counters.transfers.bytes_copied_in.add(copied);
+        // The handler has its own slices of it.
+        drop(long.message);
+        let frame_bytes = frame.bytes_mut();
+        self.after_begin(key, served, parts.deadline, task, outcome, frame_bytes);
+        self.inline_frame.put_back(frame);
+    }
+
+    /// Answers a stream whose handler does not begin.
+    #[cold]
+    fn reject_stream(&self, key: StreamKey, header: &FrameHeader, parts: &RequestParts) {
+        let status = if parts.is_expired || !parts.may_start || parts.handler.is_none() {
+            self.rejection(header, parts.is_expired)
+        } else {
+            Status::unimplemented(
+                "the server's method is unary, or has another number: client and server use different versions of the service",
+            )
+        };
+        self.fail_stream(key, status, Started::NOT);
+    }
+
+    /// Ends the first poll of a stream's handler.
+    #[inline]
+    fn after_begin(
+        &self,
+        key: StreamKey,
+        served: ServedCall,
+        deadline: Option<Instant>,
+        (task, waker): LentTask,
+        outcome: Served,
+        frame: &mut [u8],
+    ) {
+        if !matches!(outcome, Served::Undecodable(_)) {
+            self.counters.started(served.method);
+        }
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let Some(call) = state.streams.served_of(key) else {
+            unreachable!("the request was counted");
+        };
+        state.streams.set_deadline(key, &mut state.links, deadline);
+        if let Served::Pending(handler_key) = outcome {
+            self.counters.handlers.awaited.add(1);
+            state.streams.set_task(key, task);
+            drop(borrowed);
+            let parked = Task {
+                call,
+                handler_key,
+                timer: None,
+            };
+            self.tasks.borrow_mut().park(task, waker, parked);
+        } else {
+            drop(borrowed);
+            self.lent_task.set(Some((task, waker)));
+            if self.answer_stream(key, outcome, frame) {
+                return;
+            }
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.streams.queue(key);
+        // The credit of the request goes with the first frame, or alone.
+        state.links.owe(call.link);
+    }
+
+    /// Answers a stream whose handler has completed, if all of its messages are sent. Otherwise keeps the
+    /// outcome until they are. `frame` holds the response if it was encoded. Returns true if the stream
+    /// has been answered.
+    pub(super) fn answer_stream(&self, key: StreamKey, outcome: Served, frame: &mut [u8]) -> bool {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let answer = match outcome {
+            Served::Encoded(len) => {
+                let frame = &mut frame[..HEADER_LEN + len.total()];
+                if let Some(call) = state.streams.take_answered(key, links, bodies) {
+                    state.respond_inline(&call, len, frame);
+                    return true;
+                }
+                BlockedResponse::Encoded {
+                    frame: (&*frame).into(),
+                    len,
+                }
+            }
+            Served::Long(handler_key, len) => BlockedResponse::Kept { handler_key, len },
+            Served::Failed(status) => BlockedResponse::Failed(status, Started::Maybe),
+            Served::Undecodable(status) => BlockedResponse::Failed(status, Started::NOT),
+            // The caller parks the handler.
+            Served::Pending(_) => return false,
+        };
+        state.streams.keep_answer(key, answer);
+        false
+    }
+
+    /// Answers a stream with a status, and discards the messages that have not been sent.
+    pub(super) fn fail_stream(&self, key: StreamKey, status: Status, started: Started) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let answer = BlockedResponse::Failed(status, started);
+        let replaced = state.streams.replace_answer(key, links, bodies, answer);
+        let call = state.streams.served_of(key);
+        drop(borrowed);
+        if let (Some(BlockedResponse::Kept { handler_key, .. }), Some(call)) = (replaced, call) {
+            self.discard_handler(call.served.method, handler_key);
+        }
+        self.drop_spent();
+        self.wake_collected();
+    }
+
+    /// Answers a stream whose handler does not begin. Its request has waited for its turn.
+    #[cold]
+    pub(super) fn refuse_stream(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+        status: Status,
+        started: Started,
+    ) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let key = state.streams.stream_of(&mut state.links, link, header.call);
+        let Some(key) = key else {
+            unreachable!(
+                "a stream whose request waits for its turn ends together with the request"
+            );
+        };
+        state.streams.set_served(key, served);
+        drop(borrowed);
+        self.fail_stream(key, status, started);
+    }
+
+    /// Sends the answer of a stream that has taken a credit for it.
+    fn send_answer(&self, key: StreamKey) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let Blocked { call, response } = state.streams.take_answer(key, links, bodies);
+        drop(borrowed);
+        self.respond_blocked(call, response);
+    }
+
+    /// Drops the handler of a stream if it still runs, and answers the stream with `status`.
+    fn end_handler(&self, key: StreamKey, status: Status, started: Started) {
+        let task = self.state.borrow_mut().streams.take_task(key);
+        let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
+        if let Some(task) = task {
+            self.discard(&task);
+        }
+        self.fail_stream(key, status, started);
+    }
+
+    /// Fails a stream because this side cannot receive a message, unless the stream has its answer.
+    #[cold]
+    pub(super) fn fail_receiving(&self, key: StreamKey, status: Status) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let failed = state.streams.fail_receiving(key, links, bodies, status);
+        let Some(failed) = failed else {
+            drop(borrowed);
+            return self.wake_collected();
+        };
+        let FailedHandler {
+            link, call, status, ..
+        } = failed;
+        // A handler whose request waits for its turn does not begin.
+        let queued = state.take_queued(link, call);
+        drop(borrowed);
+        if let Some(request) = queued {
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
+        }
+        let started = match failed.has_begun {
+            true => Started::Maybe,
+            false => Started::NOT,
+        };
+        self.end_handler(key, status, started);
+    }
+
+    /// Ends a stream whose deadline has passed.
+    pub(super) fn expire_stream(&self, key: StreamKey) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (links, bodies) = (&mut state.links, &mut state.bodies);
+        let has_handler = state.streams.expire(key, links, bodies);
+        drop(borrowed);
+        if has_handler {
+            let status = Status::deadline_exceeded("the deadline passed before the call ended");
+            self.end_handler(key, status, Started::Maybe);
+        }
+    }
+
+    /// Ends the streams of a connection that has ended. The handlers of a server's streams have been
+    /// dropped.
+    pub(super) fn end_streams_of(&self, link: LinkKey) {
+        let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
+        let keys = self.state.borrow().streams.keys_of(link);
+        for key in keys {
+            let mut borrowed = self.state.borrow_mut();
+            let state = &mut *borrowed;
+            let call = state.streams.served_of(key);
+            let had_handler = state.streams.take_task(key).is_some();
+            let (links, bodies) = (&mut state.links, &mut state.bodies);
+            let streams = &mut state.streams;
+            let kept = streams.end_with_connection(key, links, bodies, &reason);
+            drop(borrowed);
+            let Some(call) = call else { continue };
+            if !had_handler {
+                // The handler has ended, or its request has not arrived in full.
+                self.counters.dropped(call.served.method);
+            }
+            if let Some(BlockedResponse::Kept { handler_key, .. }) = kept {
+                self.discard_handler(call.served.method, handler_key);
+            }
+        }
+    }
+
+    /// Ends the calls that a client has cancelled.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
+        for &call in calls {
+            self.cancel_served(link, call);
+        }
+    }
+
+    fn cancel_served(&self, link: LinkKey, call: CallId) {
+        let cancels = &self.counters.cancels;
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        if let Some(request) = state.take_queued(link, call) {
+            drop(borrowed);
+            // The request is not decoded, and its handler never begins.
+            cancels.before_start.add(1);
+            let status = Status::cancelled("the client cancelled the call; it did not run");
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
+        }
+        let receiving = &mut state.bodies.receiving;
+        let completed = receiving.cancel_request(&mut state.links, link, call);
+        let stream = state.streams.stream_of(&mut state.links, link, call);
+        drop(borrowed);
+        if let Some(completed) = completed {
+            return self.conclude(completed);
+        }
+        let status = || Status::cancelled("the client cancelled the call");
+        if let Some(key) = stream {
+            cancels.running.add(1);
+            return self.end_handler(key, status(), Started::Maybe);
+        }
+        let task = self.tasks.borrow_mut().take_call(link, call);
+        let Some(task) = task else {
+            // The response has crossed the cancel.
+            cancels.too_late.add(1);
+            return;
+        };
+        cancels.running.add(1);
+        if let Some(timer) = task.timer {
+            self.state.borrow_mut().links.timers.cancel(timer);
+        }
+        self.discard(&task);
+        self.respond_status(&task.call, status());
+    }
+}
+
+/// Returns the handler of a request that opens a stream, if it may begin.
+fn handler_of(parts: &RequestParts) -> Option<Rc<dyn Handler>> {
+    let handler = parts.handler.as_ref()?;
+    let is_streaming = handler.kind() != MethodKind::Unary;
+    (parts.may_start && is_streaming).then(|| Rc::clone(handler))
+}
