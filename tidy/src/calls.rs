@@ -78,7 +78,7 @@ impl Visitor<'_> {
             .iter()
             .chain(&function.changes)
             .map(|&owner| &self.definitions.owners[owner]);
-        for owner in owners.filter(|owner| owner.files.len() > 1) {
+        for owner in owners.filter(|owner| owner.reached.len() > 1) {
             self.arrows.push(Arrow {
                 from: self.variables.scope.file,
                 to: function.file,

@@ -1,6 +1,6 @@
 //! Which types a crate defines, and in which files their methods stand: inherent ones, those of traits,
 //! and functions that take the type by `&mut`, which are methods in all but name. A method with
-//! `&mut self` that is given another type by `&mut` is a method of its own type only.
+//! `&self` or `&mut self` that is given another type by `&mut` is a method of its own type only.
 
 mod reader;
 
@@ -29,8 +29,11 @@ pub struct Owner {
     /// The files with inherent impls.
     pub inherent: BTreeSet<usize>,
     /// The files with impls of any kind, or with functions that take it by `&mut` and have no
-    /// `&mut self`.
+    /// `self` by reference.
     pub files: BTreeSet<usize>,
+    /// The files from which it is changed: `files`, and those with methods of other types that take it
+    /// by `&mut`.
+    pub reached: BTreeSet<usize>,
     fields: BTreeMap<String, TypeAt>,
     methods: BTreeMap<String, Vec<Function>>,
 }

@@ -31,12 +31,12 @@ pub const UNLIMITED: &[Row] = &[
         "once in a shutdown",
     ),
     (
-        "driver/incoming.rs",
+        "driver/handlers.rs",
         "rejecting calls:",
         "at powers of two of a number that only grows",
     ),
     ("driver/incoming.rs", "shutting down:", "once in a shutdown"),
-    ("driver/links.rs", "shutting down:", "once in a shutdown"),
+    ("driver/mod.rs", "shutting down:", "once in a shutdown"),
     (
         "driver/links.rs",
         "This is a bug in Verbline",
@@ -153,7 +153,7 @@ pub const ERRORS: &[Row] = &[
         "a message of this side's application",
     ),
     (
-        "driver/responses.rs",
+        "driver/respond.rs",
         "destructor of a handler's status",
         "a panic of the application",
     ),

@@ -3,12 +3,12 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use super::State;
 use super::block_on_waker::BlockOnWaker;
 use super::call_table::WakeTarget;
 use super::handle::BeginOutcome;
 use super::held_permit::HeldPermit;
 use super::link::LinkKey;
+use super::links::Links;
 use super::waiters::{WaiterKey, Waiters};
 use crate::stats::Counter;
 use crate::transport::Transport;
@@ -27,8 +27,8 @@ pub(crate) trait CallOrigin: Copy {
     /// Keeps a call waiting. `stall` counts the reason. May exchange `wake`, which the caller drops
     /// while nothing is borrowed.
     fn wait<T: Transport>(
-        self,
-        state: &mut State<T>,
+        &self,
+        links: &mut Links<T>,
         link: LinkKey,
         deadline: Option<Instant>,
         stall: &Counter,
@@ -71,14 +71,14 @@ impl CallOrigin for CallingFuture<'_> {
     }
 
     fn wait<T: Transport>(
-        self,
-        state: &mut State<T>,
+        &self,
+        links: &mut Links<T>,
         link: LinkKey,
         deadline: Option<Instant>,
         stall: &Counter,
         wake: &mut WakeTarget,
     ) -> BeginOutcome<WaiterKey> {
-        BeginOutcome::Waiting(state.links.wait(link, self, deadline, stall, wake))
+        BeginOutcome::Waiting(links.wait(link, *self, deadline, stall, wake))
     }
 
     fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget {
@@ -102,8 +102,8 @@ impl CallOrigin for HeldPermit {
     }
 
     fn wait<T: Transport>(
-        self,
-        _: &mut State<T>,
+        &self,
+        _: &mut Links<T>,
         _: LinkKey,
         _: Option<Instant>,
         _: &Counter,

@@ -6,7 +6,6 @@ use std::task::Waker;
 use super::call_table::WakeTarget;
 use super::held_permit::HeldPermit;
 use super::{Driver, TimerTarget};
-use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
 /// Turns between two clock reads while deadlines are pending. A read costs about as much as an
@@ -14,15 +13,6 @@ use crate::transport::Transport;
 const TURNS_PER_CLOCK: u32 = 64;
 
 impl<T: Transport> Driver<T> {
-    pub(crate) fn wake_collected(&self) {
-        let mut wakers = std::mem::take(&mut self.state.borrow_mut().links.wakers);
-        wake_all(wakers.drain(..));
-        let mut state = self.state.borrow_mut();
-        if state.links.wakers.is_empty() {
-            state.links.wakers = wakers;
-        }
-    }
-
     /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
     pub(super) fn check_clock_in_this_turn(&self) {
         self.turns.set(TURNS_PER_CLOCK - 1);
@@ -65,22 +55,16 @@ impl<T: Transport> Driver<T> {
             };
             match target {
                 TimerTarget::Call(key, call) => {
-                    if let Some(link) = state.links.table.get_mut(key) {
-                        let waiting = link.calls.expire(call);
-                        collect(
-                            waiting,
-                            self.block_on_waker.waker(),
-                            &mut state.links.wakers,
-                            &mut state.links.settled,
-                        );
-                    }
+                    let waiting = state.links[key].calls.expire(call);
+                    collect(
+                        waiting,
+                        self.block_on_waker.waker(),
+                        &mut state.links.wakers,
+                        &mut state.links.settled,
+                    );
                 }
                 TimerTarget::Waiter(key, waiter) => {
-                    let waker = state
-                        .links
-                        .table
-                        .get_mut(key)
-                        .and_then(|link| link.waiters.expire(waiter));
+                    let waker = state.links[key].waiters.expire(waiter);
                     state.links.wakers.extend(waker);
                 }
                 TimerTarget::Permit(permit) => state.links.settled.push(permit),
@@ -106,7 +90,7 @@ impl<T: Transport> Driver<T> {
             }
         }
         if self.state.borrow().links.connection_age.is_some() {
-            self.on_idle(now);
+            self.state.borrow_mut().on_idle(now);
         }
     }
 }

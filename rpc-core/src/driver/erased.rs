@@ -129,16 +129,12 @@ impl<T: Transport> Poller for Driver<T> {
     }
 
     fn acquire_ref(&self, link: LinkKey) {
-        if let Some(entry) = self.state.borrow_mut().links.table.get_mut(link) {
-            entry.handles += 1;
-        }
+        self.state.borrow_mut().links[link].handles += 1;
     }
 
     fn release_ref(&self, link: LinkKey) {
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.table.get_mut(link) else {
-            return;
-        };
+        let entry = &mut state.links[link];
         entry.handles -= 1;
         let last = entry.handles == 0;
         drop(state);

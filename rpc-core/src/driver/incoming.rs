@@ -15,37 +15,20 @@
 //! before its message is decoded. It is rejected rather than queued: queueing nested calls could
 //! deadlock.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::Instant;
 
+use super::bodies::Completed;
+use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
 use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
-use crate::deadline::BelowFloor;
-use crate::peer::{LendablePeer, Peer};
-use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
-use crate::protocol::inline_frame::InlineFrame;
-use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
+use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
+use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::Transport;
-
-/// What decides whether the handler of a request begins.
-pub(super) struct RequestParts {
-    pub(super) deadline: Option<Instant>,
-    pub(super) is_expired: bool,
-    pub(super) handler: Option<Rc<dyn Handler>>,
-    pub(super) may_start: bool,
-    pub(super) peer: Cell<Option<Arc<Peer>>>,
-}
-
-/// The number and waker of a task, lent to a future for one poll.
-pub(super) type LentTask = (TaskKey, Waker);
 
 impl<T: Transport> Driver<T> {
     /// Serves the request in `buf`, which was the only one. Its header has been validated and
@@ -104,7 +87,12 @@ impl<T: Transport> Driver<T> {
                 self.lent_task.set(Some((key, waker)));
                 let state = &mut *self.state.borrow_mut();
                 state.links.take_back(link);
-                state.respond_inline(&call, len, frame.frame_mut(len.total()));
+                state.responses.respond_inline(
+                    &mut state.links,
+                    &call,
+                    len,
+                    frame.frame_mut(len.total()),
+                );
                 state.links.transport.release(buf);
                 self.counters.started(header.selector);
             }
@@ -120,45 +108,6 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.inline_frame.put_back(frame);
-    }
-
-    /// Reads what decides whether the handler of a request begins.
-    #[inline(always)]
-    pub(super) fn request_parts(&self, link: LinkKey, header: &FrameHeader) -> RequestParts {
-        // Requests without a deadline cost no reading of the clock.
-        let needs_clock = (header.time_us != 0) | self.has_deadline_policy.get();
-        let (deadline, is_expired) = match needs_clock {
-            false => (None, false),
-            true => self.deadline_of(header),
-        };
-        let handler = self.methods.borrow().handler(header.selector).cloned();
-        let may_start = !is_expired && self.tasks.borrow().has_capacity();
-        let peer = self.state.borrow_mut().links[link]
-            .peer
-            .as_mut()
-            .map(LendablePeer::lend);
-        RequestParts {
-            deadline,
-            is_expired,
-            handler,
-            may_start,
-            peer: Cell::new(peer),
-        }
-    }
-
-    /// Returns a request's deadline, and whether its handler may not begin because of it.
-    #[inline(never)]
-    fn deadline_of(&self, header: &FrameHeader) -> (Option<Instant>, bool) {
-        let now = self.clock.now();
-        let stated = (header.time_us != 0).then(|| self.clock.deadline_of(header.time_us, now));
-        if stated == Some(now) {
-            return (stated, true);
-        }
-        let policy = self.methods.borrow().deadline_policy();
-        match policy.apply(stated, now) {
-            Ok(deadline) => (deadline, false),
-            Err(BelowFloor { .. }) => (stated, true),
-        }
     }
 
     /// Ends the first poll of a handler that has not completed with a short response.
@@ -189,29 +138,6 @@ impl<T: Transport> Driver<T> {
         self.tasks.borrow_mut().park_new(key, waker, task);
     }
 
-    /// Polls a handler, and marks it as running, for the watchdog.
-    #[inline]
-    pub(super) fn poll_handler(
-        &self,
-        method: u16,
-        waker: &Waker,
-        frame: &mut InlineFrame,
-        poll: impl FnOnce(&mut Context<'_>, &mut [u8]) -> Served,
-    ) -> Served {
-        let mark = self.running_handler.enter(method);
-        let out = frame.body_mut(self.longest_inline);
-        let outcome = poll(&mut Context::from_waker(waker), out);
-        self.running_handler.leave(mark);
-        outcome
-    }
-
-    /// Returns a task's number and waker, with which a future may be polled once.
-    #[inline]
-    pub(super) fn lend_task(&self) -> LentTask {
-        let spare = self.lent_task.take();
-        spare.unwrap_or_else(|| self.tasks.borrow_mut().borrow_cell())
-    }
-
     /// Answers a request whose handler is not started.
     #[cold]
     #[inline(never)]
@@ -225,22 +151,6 @@ impl<T: Transport> Driver<T> {
     ) {
         let status = self.rejection(header, is_expired);
         self.refuse(link, header, served, buf, status, Started::NOT);
-    }
-
-    /// Builds the status of a request whose handler is not started.
-    #[cold]
-    pub(super) fn rejection(&self, header: &FrameHeader, is_expired: bool) -> Status {
-        let has_method = self.methods.borrow().handler(header.selector).is_some();
-        if !has_method {
-            Status::unimplemented(format!(
-                "the server has no method number {}",
-                header.selector
-            ))
-        } else if is_expired {
-            self.expired()
-        } else {
-            self.shed()
-        }
     }
 
     /// Answers a request whose handler is not started.
@@ -265,39 +175,6 @@ impl<T: Transport> Driver<T> {
             stream: None,
         };
         self.respond_failure(&call, status, started);
-    }
-
-    /// Builds the status of a request that is rejected without decoding.
-    #[cold]
-    fn shed(&self) -> Status {
-        let shed = self.counters.handlers.shed.add(1) + 1;
-        if self.state.borrow().links.going_away {
-            return Status::unavailable("the server is shutting down; the call did not run");
-        }
-        let limit = self.tasks.borrow().max_parked();
-        // Logged only for counts that are powers of two, so that logging does not worsen an
-        // overload.
-        if shed.is_power_of_two() {
-            tracing::warn!(
-                shed,
-                limit,
-                "rejecting calls: the poller's limit of concurrent calls is reached. Raise \
-                 `max_concurrent_calls`, or send fewer calls to this server"
-            );
-        }
-        Status::resource_exhausted(format!(
-            "the server rejected the call without running it: its limit of {limit} concurrent calls \
-             per poller is reached. Raise `max_concurrent_calls` on the server, or send fewer calls"
-        ))
-    }
-
-    /// Builds the status of a request whose deadline has already passed.
-    #[cold]
-    fn expired(&self) -> Status {
-        self.counters.handlers.expired.add(1);
-        Status::deadline_exceeded(
-            "the deadline passed before the handler started; the call did not run",
-        )
     }
 
     /// Drops a parked handler whose deadline has passed, and responds with `DEADLINE_EXCEEDED`.
@@ -326,10 +203,11 @@ impl<T: Transport> Driver<T> {
         }
         let mut state = self.state.borrow_mut();
         let (gone, kept): (VecDeque<_>, _) = state
+            .responses
             .blocked
             .drain(..)
             .partition(|blocked| blocked.call.link == link);
-        state.blocked = kept;
+        state.responses.blocked = kept;
         drop(state);
         for blocked in gone {
             self.counters.dropped(blocked.call.served.method);
@@ -379,14 +257,75 @@ impl<T: Transport> Driver<T> {
         drop(methods);
     }
 
-    pub(super) fn discard(&self, task: &Task) {
-        self.discard_handler(task.call.served.method, task.handler_key);
+    /// Ends the calls that a client has cancelled.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
+        for &call in calls {
+            self.cancel_served(link, call);
+        }
     }
 
-    pub(super) fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
-        let handler = self.methods.borrow().handler(method).cloned();
-        if let Some(handler) = handler {
-            handler.discard(handler_key);
+    pub(super) fn cancel_served(&self, link: LinkKey, call: CallId) {
+        let cancels = &self.counters.cancels;
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        if let Some(request) = state.run_queue.take_queued(&mut state.links, link, call) {
+            drop(borrowed);
+            // The request is not decoded, and its handler never begins.
+            cancels.before_start.add(1);
+            let status = Status::cancelled("the client cancelled the call; it did not run");
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
+        }
+        let receiving = &mut state.bodies.receiving;
+        let completed = receiving.cancel_request(&mut state.links, link, call);
+        let stream = state.streams.stream_of(&mut state.links, link, call);
+        drop(borrowed);
+        if let Some(Completed::NotStarted { call, status }) = completed {
+            return self.respond_failure(&call, status, Started::NOT);
+        }
+        let status = || Status::cancelled("the client cancelled the call");
+        if let Some(key) = stream {
+            cancels.running.add(1);
+            return self.end_handler(key, status(), Started::Maybe);
+        }
+        let task = self.tasks.borrow_mut().take_call(link, call);
+        let Some(task) = task else {
+            // The response has crossed the cancel.
+            cancels.too_late.add(1);
+            return;
+        };
+        cancels.running.add(1);
+        if let Some(timer) = task.timer {
+            self.state.borrow_mut().links.timers.cancel(timer);
+        }
+        self.discard(&task);
+        self.respond_status(&task.call, status());
+    }
+
+    /// Queues the task of a handler that has been woken.
+    pub(super) fn queue_woken(&self, link: LinkKey, task: u32) {
+        let state = &mut *self.state.borrow_mut();
+        state.run_queue.queue_woken(&mut state.links, link, task);
+    }
+
+    /// Discards the requests that wait on a connection that has ended.
+    pub(super) fn discard_queued(&self, link: LinkKey) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (discarded, woken) = state.run_queue.take_requests_of(&mut state.links, link);
+        drop(borrowed);
+        for task in woken {
+            // The task may have ended meanwhile, and its number may be another connection's.
+            let other = self.tasks.borrow_mut().forget_wake(task, link);
+            if let Some(other) = other {
+                self.queue_woken(other, task);
+            }
+        }
+        for request in discarded {
+            self.counters.dropped(request.served.method);
+            self.state.borrow_mut().links.release_slot(request.buf);
         }
     }
 }

@@ -34,7 +34,7 @@ impl<T: Transport> Driver<T> {
         report("long messages to receive", received);
         let (arriving, held) = state.bodies.receiving.bytes();
         report("bytes of long messages", (arriving + held) as usize);
-        report("blocked responses", state.blocked.len());
+        report("blocked responses", state.responses.blocked.len());
         report("timers", state.links.timers.len());
         let promised: u32 = state.links.table.values().map(Link::promised).sum();
         report(

@@ -6,23 +6,22 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::TimerTarget;
 use super::age::{ConnectionAge, Lifetime};
-use super::call_origin::CallingFuture;
-use super::call_table::{CallTable, WakeTarget};
+use super::call_table::CallTable;
 use super::deferred::collect;
 use super::entries::Entries;
 use super::handle::SendLimits;
 use super::held_permit::HeldPermit;
-use super::link::{Link, LinkKey, LinkState};
+use super::link::{Link, LinkKey};
 use super::link_bodies::LinkBodies;
 use super::link_streams::{LinkStreams, StreamKey};
 use super::outbox::{Class, Controlled, Missing, Outbox, Permit};
 use super::request_queue::RequestQueue;
 use super::table::Table;
 use super::timers::{TimerKey, Timers};
-use super::waiters::{RemovedWaiter, WaiterKey, Waiters};
+use super::waiters::Waiters;
 use super::waiting::ReadySet;
-use super::{Driver, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::limits::MessageLimit;
@@ -33,7 +32,7 @@ use crate::protocol::frame::CallId;
 use crate::protocol::inline_frame::INLINE_FRAME_LEN;
 use crate::protocol::session::{ClientSession, ServerSession, longest_message};
 use crate::protocol::shares::Shares;
-use crate::stats::{Counter, PollerCounters};
+use crate::stats::PollerCounters;
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
 /// The connections of one poller, over its transport.
@@ -67,7 +66,7 @@ pub(crate) struct Links<T: Transport> {
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
     pub(super) awaiting_receives: ReadySet<LinkKey>,
-    /// Time of the latest check by [`Driver::on_idle`].
+    /// Time of the latest check by [`State::on_idle`](super::State::on_idle).
     pub(super) idle_checked_at: Option<Instant>,
     /// True once the server has begun to shut down.
     pub(super) going_away: bool,
@@ -131,135 +130,6 @@ impl<T: Transport> IndexMut<LinkKey> for Links<T> {
     #[inline]
     fn index_mut(&mut self, key: LinkKey) -> &mut Self::Output {
         &mut self.table[key]
-    }
-}
-
-impl<T: Transport> Driver<T> {
-    /// Closes a link, because its last channel was dropped. It is removed when its calls have
-    /// ended.
-    pub(crate) fn close_link(&self, key: LinkKey) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        if let Some(link) = state.links.table.get_mut(key)
-            && link.ended.is_none()
-        {
-            link.ended = Some(CloseReason::Local);
-            state.links.transport.close(link.id);
-        }
-        let reaped = state.links.reap(key);
-        drop(borrowed);
-        drop(reaped);
-    }
-
-    /// Closes a link whose last channel was dropped, as soon as it has no streams.
-    pub(crate) fn close_unused_link(&self, key: LinkKey) {
-        let mut state = self.state.borrow_mut();
-        let link = state.links.table.get_mut(key);
-        if let Some(link) = link.filter(|link| link.streams.open > 0) {
-            link.streams.is_orphaned = true;
-            return;
-        }
-        drop(state);
-        self.close_link(key);
-    }
-
-    /// Returns the state of a link.
-    pub(crate) fn link_state(&self, key: LinkKey) -> LinkState {
-        match self.state.borrow().links.table.get(key) {
-            Some(link) if link.ended.is_none() && link.going_away => LinkState::GoingAway,
-            Some(link) if link.ended.is_none() => LinkState::Up,
-            _ => LinkState::Ended,
-        }
-    }
-
-    /// Returns what may be sent on a link.
-    pub(crate) fn send_limits(&self, key: LinkKey) -> SendLimits {
-        self.state.borrow().links.send_limits(key)
-    }
-
-    /// Returns the reason that a link has ended, or is about to.
-    pub(crate) fn close_reason(&self, key: LinkKey) -> Option<CloseReason> {
-        let state = self.state.borrow();
-        state.links.table.get(key)?.end()
-    }
-
-    /// Returns true if a call of a link has got its response.
-    pub(crate) fn has_served(&self, key: LinkKey) -> bool {
-        let state = self.state.borrow();
-        let link = state.links.table.get(key);
-        link.is_some_and(|link| match link.closed {
-            true => link.has_served,
-            false => link.calls.has_completed(),
-        })
-    }
-
-    /// Returns the number of a link's calls whose response has not arrived or has not been taken.
-    pub(crate) fn calls_in_flight(&self, key: LinkKey) -> usize {
-        let state = self.state.borrow();
-        state
-            .links
-            .table
-            .get(key)
-            .map_or(0, |link| link.calls.len())
-    }
-
-    /// Returns the number of a link's streams that have not ended on both sides.
-    pub(crate) fn streams_open(&self, key: LinkKey) -> u32 {
-        let state = self.state.borrow();
-        let link = state.links.table.get(key);
-        link.map_or(0, |link| link.streams.open)
-    }
-
-    /// Ends the connections of clients that connect from now on at this age.
-    pub(crate) fn limit_connection_age(&self, age: ConnectionAge) {
-        self.state.borrow_mut().links.connection_age = Some(age);
-    }
-
-    /// Begins the server's shutdown: announces it to current clients and to any accepted later.
-    pub(crate) fn go_away(&self) {
-        let state = &mut *self.state.borrow_mut();
-        state.links.going_away = true;
-        let connections = state.links.table.len();
-        tracing::info!(
-            connections,
-            "shutting down: notifying clients to start no more calls"
-        );
-        for (key, link) in state.links.table.iter_mut() {
-            if link.is_server() {
-                link.connection.go_away();
-                state.links.outbox.control.insert(key);
-            }
-        }
-        state.send_control_frames();
-        state.links.flush();
-    }
-
-    /// Returns true if no client can send further requests or still expects a response.
-    pub(crate) fn are_clients_finished(&self) -> bool {
-        let state = self.state.borrow();
-        let mut links = state.links.table.values();
-        links.all(|link| !link.is_server() || link.ended.is_some() || link.is_finished())
-    }
-
-    /// Closes all connections, for a poller that stops.
-    pub(crate) fn close_all(&self) {
-        let state = &mut *self.state.borrow_mut();
-        for link in state.links.table.values_mut() {
-            if link.ended.is_none() {
-                link.ended = Some(CloseReason::Local);
-                state.links.transport.close(link.id);
-            }
-        }
-    }
-
-    /// Returns true if no connection is open.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state
-            .borrow()
-            .links
-            .table
-            .values()
-            .all(|link| link.closed)
     }
 }
 
@@ -503,83 +373,9 @@ impl<T: Transport> Links<T> {
         }
     }
 
-    /// Queues the call of a future, whose waker is `wake`. `stall` counts the reason.
-    pub(super) fn wait(
-        &mut self,
-        link: LinkKey,
-        CallingFuture { waker, waiter }: CallingFuture<'_>,
-        deadline: Option<Instant>,
-        stall: &Counter,
-        wake: &mut WakeTarget,
-    ) -> WaiterKey {
-        let waker = match mem::take(wake) {
-            WakeTarget::Task(waker) => waker,
-            // The poller's own, which runs no application code.
-            _ => waker.clone(),
-        };
-        let waiters = &mut self.table[link].waiters;
-        let key = match waiter {
-            Some(key) => {
-                waiters.requeue(key);
-                if let Some(replaced) = waiters.set_waker(key, waker) {
-                    *wake = WakeTarget::Task(replaced);
-                }
-                key
-            }
-            None => {
-                stall.add(1);
-                let key = waiters.enqueue(waker);
-                if let Some(deadline) = deadline {
-                    waiters.set_timer(
-                        key,
-                        self.timers.insert(deadline, TimerTarget::Waiter(link, key)),
-                    );
-                }
-                key
-            }
-        };
-        self.outbox.calls.insert(link);
-        key
-    }
-
-    /// Removes a call from the queue. The caller drops the result while nothing is borrowed.
-    #[must_use]
-    pub(super) fn leave(
-        &mut self,
-        link: LinkKey,
-        waiter: Option<WaiterKey>,
-    ) -> Option<RemovedWaiter> {
-        let entry = self.table.get_mut(link)?;
-        let removed = entry.waiters.leave(waiter?);
-        if let Some(timer) = removed.timer {
-            self.timers.cancel(timer);
-        }
-        Some(removed)
-    }
-
     /// Returns true if something is to be done at some time, whatever arrives.
     pub(super) fn awaits_time(&self) -> bool {
         !self.timers.is_empty() || self.connection_age.is_some()
-    }
-
-    pub(super) fn wake_waiters(&mut self) {
-        for _ in 0..self.outbox.calls.len() {
-            let Some(key) = self.outbox.calls.pop() else {
-                break;
-            };
-            let (link, wakers) = (&mut self.table[key], &mut self.wakers);
-            // On a link that has ended or is about to, wake all waiters, so that they fail as never
-            // sent.
-            let room = if link.takes_no_calls() {
-                u32::MAX
-            } else {
-                link.connection.requests_allowed()
-            };
-            link.waiters.wake_next(room, |waker| wakers.push(waker));
-            if !link.waiters.is_empty() {
-                self.outbox.calls.insert(key);
-            }
-        }
     }
 
     /// Returns the link of a connection that this side has not closed.

@@ -1,12 +1,12 @@
 //! Long messages of calls and streams: their frames and their ends, as far as the application's code has
 //! to run.
 
-use std::{mem, thread};
+use std::thread;
 
 use super::Driver;
 use super::bodies::{Completed, FirstFrame, LongMessage, Purpose};
 use super::call_table::{LongOutcome, WakeTarget};
-use super::incoming::RequestParts;
+use super::handlers::RequestParts;
 use super::link::LinkKey;
 use super::link_bodies::IncomingKey;
 use super::link_streams::StreamKey;
@@ -294,10 +294,7 @@ impl<T: Transport> Driver<T> {
             })),
         });
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.table.get_mut(link) else {
-            return;
-        };
-        let (waiting, timer) = entry.calls.end_long(call, response);
+        let (waiting, timer) = state.links[link].calls.end_long(call, response);
         if let Some(timer) = timer {
             state.links.timers.cancel(timer);
         }
@@ -367,16 +364,6 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.inline_frame.put_back(frame);
-    }
-
-    /// Drops the parts of messages that have been sent, while nothing is borrowed.
-    pub(super) fn drop_spent(&self) {
-        let mut spent = mem::take(&mut self.state.borrow_mut().bodies.sending.spent);
-        spent.clear();
-        let mut state = self.state.borrow_mut();
-        if state.bodies.sending.spent.is_empty() {
-            state.bodies.sending.spent = spent;
-        }
     }
 
     /// Takes turns until each sender knows that its message was received. Messages that are still

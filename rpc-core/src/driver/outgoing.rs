@@ -11,20 +11,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::bodies::TransferOwner;
+use super::Driver;
 use super::call_origin::{CallOrigin, CallingFuture};
-use super::call_table::{TakeOutcome, WakeTarget};
+use super::call_table::TakeOutcome;
 use super::handle::{BeginOutcome, PollOutcome, RequestHead, StreamRequest};
 use super::link::{Link, LinkKey};
-use super::outbox::{Class, Missing};
-use super::request_permit::{LongRequest, Obstacle};
+use super::request_permit::LongRequest;
 use super::response::{Response, ResponseBody, ResponseFrame};
 use super::streams::StreamCapacity;
-use super::waiters::RemovedWaiter;
-use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN, ResponseHead};
-use crate::stats::StallCounters;
+use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::turns::LoneMessage;
@@ -75,8 +71,9 @@ impl<T: Transport> Driver<T> {
             (Ok(call), None) => BeginOutcome::Sent(call),
             (sent, _) => {
                 let stalls = &self.counters.stalls;
-                let (outcome, left) =
-                    state.after_attempt(link, request, sent, origin, stalls, &mut wake);
+                let (outcome, left) = state
+                    .links
+                    .after_attempt(link, request, sent, origin, stalls, &mut wake);
                 drop(state);
                 drop(left);
                 outcome
@@ -109,7 +106,9 @@ impl<T: Transport> Driver<T> {
         });
         let mut state = self.state.borrow_mut();
         let stalls = &self.counters.stalls;
-        let (outcome, left) = state.after_attempt(link, request, sent, origin, stalls, &mut wake);
+        let (outcome, left) = state
+            .links
+            .after_attempt(link, request, sent, origin, stalls, &mut wake);
         drop(state);
         drop(left);
         outcome
@@ -129,14 +128,18 @@ impl<T: Transport> Driver<T> {
     ) -> BeginOutcome<A::Waiting> {
         let now = request.deadline.map(|_| self.clock.now());
         let mut wake = origin.wake_target(&self.block_on_waker);
-        let mut state = self.state.borrow_mut();
-        let sent =
-            state.send_long_request(link, request, now, metadata, message, &mut wake, |link| {
-                origin.is_turn(&link.waiters)
-            });
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let (sending, wake) = (&mut state.bodies.sending, &mut wake);
+        let body = (metadata, message);
+        let is_turn = |link: &Link<_>| origin.is_turn(&link.waiters);
+        let links = &mut state.links;
+        let sent = links.send_long_request(sending, link, request, now, body, wake, is_turn);
         let stalls = &self.counters.stalls;
-        let (outcome, left) = state.after_attempt(link, request, sent, origin, stalls, &mut wake);
-        drop(state);
+        let (outcome, left) = state
+            .links
+            .after_attempt(link, request, sent, origin, stalls, wake);
+        drop(borrowed);
         drop(left);
         self.drop_spent();
         outcome
@@ -324,81 +327,6 @@ impl<T: Transport> Driver<T> {
         };
         self.lone_frame.put_back(memory);
         is_sent
-    }
-}
-
-impl<T: Transport> State<T> {
-    /// Ends an attempt to send a call, or one that has waited. Returns the call's entry of the queue
-    /// if it has left the queue, which the caller drops while nothing is borrowed.
-    #[cold]
-    fn after_attempt<A: CallOrigin>(
-        &mut self,
-        link: LinkKey,
-        request: &RequestHead,
-        sent: Result<CallId, Obstacle>,
-        origin: A,
-        stalls: &StallCounters,
-        wake: &mut WakeTarget,
-    ) -> (BeginOutcome<A::Waiting>, Option<RemovedWaiter>) {
-        let stall = match sent {
-            Ok(call) => {
-                return (
-                    BeginOutcome::Sent(call),
-                    self.links.leave(link, origin.waiter()),
-                );
-            }
-            Err(Obstacle::Never(cause)) => {
-                let error = CallError::new(cause, Execution::NeverSent);
-                return (
-                    BeginOutcome::Failed(error),
-                    self.links.leave(link, origin.waiter()),
-                );
-            }
-            Err(Obstacle::Missing(missing)) => match missing {
-                Missing::Turn => &stalls.queued,
-                Missing::Credit | Missing::CallId => &stalls.no_credit,
-                Missing::Receive => &stalls.no_receive,
-                _ => &stalls.no_send_slot,
-            },
-        };
-        let waiting = origin.wait(self, link, request.deadline, stall, wake);
-        (waiting, None)
-    }
-
-    /// Sends a request whose message does not fit a frame. Takes the message if it is sent.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn send_long_request(
-        &mut self,
-        key: LinkKey,
-        request: &RequestHead,
-        now: Option<Instant>,
-        metadata: &[u8],
-        message: &mut Chunks,
-        wake: &mut WakeTarget,
-        is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
-    ) -> Result<CallId, Obstacle> {
-        self.links.admit(key, request, now, is_turn)?.hold();
-        let time_us = self.links.on_peers_clock(key, request.deadline);
-        let begin = |link: &mut Link<_>| {
-            let kind = FrameKind::LongRequest;
-            let header = link.begin_call(kind, request, time_us, wake)?;
-            Some((header, TransferOwner::Request(header.call)))
-        };
-        let links = &mut self.links;
-        let sent =
-            self.bodies
-                .sending
-                .send_long(links, key, Class::Request, metadata, message, begin);
-        match sent {
-            Ok((call, _)) => {
-                self.links.set_deadline(key, call, request.deadline);
-                Ok(call)
-            }
-            Err(missing) => {
-                self.links.budget.release(1);
-                Err(Obstacle::of(missing, request))
-            }
-        }
     }
 }
 

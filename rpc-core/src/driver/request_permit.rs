@@ -3,18 +3,22 @@
 use std::mem;
 use std::time::Instant;
 
+use super::bodies::{Sending, TransferOwner};
+use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::WakeTarget;
-use super::handle::RequestHead;
+use super::handle::{BeginOutcome, RequestHead};
 use super::link::{Link, LinkKey};
 use super::links::Links;
 use super::outbox::{Body, Class, Missing, Permit};
 use super::timers::Timers;
+use super::waiters::{RemovedWaiter, WaiterKey};
 use super::{Driver, TimerTarget};
-use crate::call_error::Cause;
+use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata};
-use crate::transport::{CloseReason, PeerClock, Transport};
+use crate::stats::{Counter, StallCounters};
+use crate::transport::{Chunks, CloseReason, PeerClock, Transport};
 
 /// The reason that a request is not sent now.
 #[derive(Debug)]
@@ -138,6 +142,146 @@ impl<T: Transport> Links<T> {
             let target = TimerTarget::Call(key, call);
             let timer = self.timers.insert(deadline, target);
             self.table[key].calls.set_timer(call, timer);
+        }
+    }
+
+    /// Ends an attempt to send a call, or one that has waited. Returns the call's entry of the queue
+    /// if it has left the queue, which the caller drops while nothing is borrowed.
+    #[cold]
+    pub(super) fn after_attempt<A: CallOrigin>(
+        &mut self,
+        link: LinkKey,
+        request: &RequestHead,
+        sent: Result<CallId, Obstacle>,
+        origin: A,
+        stalls: &StallCounters,
+        wake: &mut WakeTarget,
+    ) -> (BeginOutcome<A::Waiting>, Option<RemovedWaiter>) {
+        let stall = match sent {
+            Ok(call) => {
+                return (BeginOutcome::Sent(call), self.leave(link, origin.waiter()));
+            }
+            Err(Obstacle::Never(cause)) => {
+                let error = CallError::new(cause, Execution::NeverSent);
+                return (
+                    BeginOutcome::Failed(error),
+                    self.leave(link, origin.waiter()),
+                );
+            }
+            Err(Obstacle::Missing(missing)) => match missing {
+                Missing::Turn => &stalls.queued,
+                Missing::Credit | Missing::CallId => &stalls.no_credit,
+                Missing::Receive => &stalls.no_receive,
+                _ => &stalls.no_send_slot,
+            },
+        };
+        let waiting = origin.wait(self, link, request.deadline, stall, wake);
+        (waiting, None)
+    }
+
+    /// Sends a request whose message does not fit a frame. Takes the message if it is sent.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn send_long_request(
+        &mut self,
+        sending: &mut Sending,
+        key: LinkKey,
+        request: &RequestHead,
+        now: Option<Instant>,
+        (metadata, message): (&[u8], &mut Chunks),
+        wake: &mut WakeTarget,
+        is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
+    ) -> Result<CallId, Obstacle> {
+        self.admit(key, request, now, is_turn)?.hold();
+        let time_us = self.on_peers_clock(key, request.deadline);
+        let begin = |link: &mut Link<_>| {
+            let kind = FrameKind::LongRequest;
+            let header = link.begin_call(kind, request, time_us, wake)?;
+            Some((header, TransferOwner::Request(header.call)))
+        };
+        let sent = sending.send_long(self, key, Class::Request, metadata, message, begin);
+        match sent {
+            Ok((call, _)) => {
+                self.set_deadline(key, call, request.deadline);
+                Ok(call)
+            }
+            Err(missing) => {
+                self.budget.release(1);
+                Err(Obstacle::of(missing, request))
+            }
+        }
+    }
+
+    /// Queues the call of a future, whose waker is `wake`. `stall` counts the reason.
+    pub(super) fn wait(
+        &mut self,
+        link: LinkKey,
+        CallingFuture { waker, waiter }: CallingFuture<'_>,
+        deadline: Option<Instant>,
+        stall: &Counter,
+        wake: &mut WakeTarget,
+    ) -> WaiterKey {
+        let waker = match mem::take(wake) {
+            WakeTarget::Task(waker) => waker,
+            // The poller's own, which runs no application code.
+            _ => waker.clone(),
+        };
+        let waiters = &mut self.table[link].waiters;
+        let key = match waiter {
+            Some(key) => {
+                waiters.requeue(key);
+                if let Some(replaced) = waiters.set_waker(key, waker) {
+                    *wake = WakeTarget::Task(replaced);
+                }
+                key
+            }
+            None => {
+                stall.add(1);
+                let key = waiters.enqueue(waker);
+                if let Some(deadline) = deadline {
+                    waiters.set_timer(
+                        key,
+                        self.timers.insert(deadline, TimerTarget::Waiter(link, key)),
+                    );
+                }
+                key
+            }
+        };
+        self.outbox.calls.insert(link);
+        key
+    }
+
+    /// Removes a call from the queue. The caller drops the result while nothing is borrowed.
+    #[must_use]
+    pub(super) fn leave(
+        &mut self,
+        link: LinkKey,
+        waiter: Option<WaiterKey>,
+    ) -> Option<RemovedWaiter> {
+        let entry = self.table.get_mut(link)?;
+        let removed = entry.waiters.leave(waiter?);
+        if let Some(timer) = removed.timer {
+            self.timers.cancel(timer);
+        }
+        Some(removed)
+    }
+
+    pub(super) fn wake_waiters(&mut self) {
+        for _ in 0..self.outbox.calls.len() {
+            let Some(key) = self.outbox.calls.pop() else {
+                break;
+            };
+            let (link, wakers) = (&mut self.table[key], &mut self.wakers);
+            // On a link that has ended or is about to, wake all waiters, so that they fail as never
+            // sent.
+            let room = if link.takes_no_calls() {
+                u32::MAX
+            } else {
+                link.connection.requests_allowed()
+            };
+            link.waiters.wake_next(room, |waker| wakers.push(waker));
+            if !link.waiters.is_empty() {
+                self.outbox.calls.insert(key);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! A response that finds no room waits in the *blocked* queue: a short one as encoded bytes, a longer
 //! one as a value in its method. The driver retries them in each turn, oldest first.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,13 +14,9 @@ use super::link::LinkKey;
 use super::links::Links;
 use super::outbox::{Body, Class, Missing};
 use super::tasks::IncomingCall;
-use super::{Driver, State};
-use crate::limits::{Direction, LengthLimit, MessageLimit};
+use crate::limits::{Direction, MessageLimit};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
-use crate::service::catch_panic::catch_panic;
-use crate::service::handler::{
-    EncodedResponse, Handler, HandlerKey, ResponseLengths, Served, metadata_too_long,
-};
+use crate::service::handler::{EncodedResponse, HandlerKey, ResponseLengths, metadata_too_long};
 use crate::status::{Code, Status};
 use crate::transport::Transport;
 
@@ -78,147 +75,20 @@ impl Started {
     }
 }
 
-impl<T: Transport> Driver<T> {
-    /// Sends the outcome of a handler that has completed. `frame` holds the response if it was
-    /// encoded.
-    pub(super) fn respond(
-        &self,
-        call: &IncomingCall,
-        handler: &dyn Handler,
-        outcome: Served,
-        frame: &mut [u8],
-    ) {
-        match outcome {
-            Served::Encoded(len) => {
-                let frame = &mut frame[..HEADER_LEN + len.total()];
-                self.state.borrow_mut().respond_inline(call, len, frame);
-            }
-            Served::Long(handler_key, len) => self.respond_long(call, handler, handler_key, len),
-            Served::Failed(status) => self.respond_status(call, status),
-            Served::Undecodable(status) => self.respond_failure(call, status, Started::NOT),
-            // The caller parks the handler.
-            Served::Pending(_) => {}
-        }
-    }
-
-    pub(super) fn retry_blocked_responses(&self) {
-        // Each is tried once: a response that finds no slot again is queued behind the others.
-        let count = self.state.borrow().blocked.len();
-        for _ in 0..count {
-            let Some(Blocked { call, response }) = self.state.borrow_mut().blocked.pop_front()
-            else {
-                break;
-            };
-            self.respond_blocked(call, response);
-        }
-    }
-
-    /// Sends a response, or blocks it again.
-    pub(super) fn respond_blocked(&self, call: IncomingCall, response: BlockedResponse) {
-        match response {
-            BlockedResponse::Encoded { mut frame, len } => {
-                let state = &mut *self.state.borrow_mut();
-                state.respond_inline(&call, len, &mut frame);
-            }
-            BlockedResponse::Kept { handler_key, len } => {
-                let handler = self.methods.borrow().handler(call.served.method).cloned();
-                if let Some(handler) = handler {
-                    self.respond_long(&call, &*handler, handler_key, len);
-                }
-            }
-            BlockedResponse::Long { encoded, len } => self.respond_chunks(&call, encoded, len),
-            BlockedResponse::Failed(status, started) => {
-                self.respond_failure(&call, status, started);
-            }
-        }
-    }
-
-    /// Sends a response that is too long for an inline frame: encodes it into its slot.
-    fn respond_long(
-        &self,
-        call: &IncomingCall,
-        handler: &dyn Handler,
-        handler_key: HandlerKey,
-        len: ResponseLengths,
-    ) {
-        let frame_len = HEADER_LEN + len.total();
-        let spec = self.methods.borrow().spec(call.served.method);
-        let of_method = spec.and_then(|spec| spec.max_response_len);
-        let reserved = match of_method.map(|limit| limit as usize) {
-            Some(limit) if len.message as usize > limit => {
-                handler.discard(handler_key);
-                let limit = MessageLimit::new(limit, LengthLimit::Method);
-                let status =
-                    Status::message_too_long(len.message as usize, limit, Direction::Response);
-                return self.respond_status(call, status);
-            }
-            _ => {
-                let mut state = self.state.borrow_mut();
-                state.reserve_response(call.link, frame_len, len.message as usize)
-            }
-        };
-        match reserved {
-            Ok(mut buf) => {
-                let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);
-                let state = &mut *self.state.borrow_mut();
-                match encoded {
-                    Ok(()) => {
-                        let code = Code::Ok.number();
-                        state.send_response(call, code, Started::Maybe, len, buf);
-                    }
-                    Err(status) => {
-                        state.links.transport.cancel(buf);
-                        state.respond_status_or_block(call, &status, Started::Maybe);
-                    }
-                }
-            }
-            Err(Missing::Connection) => {
-                self.counters.dropped(call.served.method);
-                handler.discard(handler_key);
-            }
-            Err(Missing::Length { limit }) => {
-                self.respond_very_long(call, handler, handler_key, len, limit);
-            }
-            Err(_) => {
-                let response = BlockedResponse::Kept { handler_key, len };
-                self.state.borrow_mut().block(call, response);
-            }
-        }
-    }
-
-    /// Answers a call whose handler may have started with a status.
-    pub(super) fn respond_status(&self, call: &IncomingCall, status: Status) {
-        self.respond_failure(call, status, Started::Maybe);
-    }
-
-    #[cold]
-    pub(super) fn respond_failure(&self, call: &IncomingCall, status: Status, started: Started) {
-        self.state
-            .borrow_mut()
-            .respond_status_or_block(call, &status, started);
-        // A status may hold values of the application, whose destructors run here.
-        if let Err(panicked) = catch_panic(|| drop(status)) {
-            log_limited!(
-                error,
-                "the destructor of a handler's status panicked: {panicked}"
-            );
-        }
-    }
-
-    /// Releases the slot of a request, and records its credit as owed.
-    pub(super) fn release_request(&self, link: LinkKey, buf: T::RecvBuf) {
-        let state = &mut *self.state.borrow_mut();
-        state.links.transport.release(buf);
-        state.links.take_back(link);
-    }
+/// Responses that cannot leave yet.
+#[derive(Debug, Default)]
+pub(super) struct Responses {
+    /// Those that found no free send slot, oldest first.
+    pub(super) blocked: VecDeque<Blocked>,
 }
 
-impl<T: Transport> State<T> {
+impl Responses {
     /// Sends a response whose frame is complete but for its header, or blocks it.
     // Never inlined: with one copy of it, the send is inlined here.
     #[inline(never)]
-    pub(super) fn respond_inline(
+    pub(super) fn respond_inline<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         call: &IncomingCall,
         len: ResponseLengths,
         frame: &mut [u8],
@@ -230,7 +100,7 @@ impl<T: Transport> State<T> {
             transport,
             counters,
             ..
-        } = &mut self.links;
+        } = links;
         let link = &mut table[call.link];
         let limit = link.longest_message.bytes();
         let permit = match len.message as usize > limit {
@@ -255,49 +125,52 @@ impl<T: Transport> State<T> {
             })
         });
         if let Err(missing) = sent {
-            self.cannot_respond(call, len, frame, missing);
+            self.cannot_respond(links, call, len, frame, missing);
         }
     }
 
     /// Handles a short response that cannot be sent now, or never.
     #[cold]
     #[inline(never)]
-    fn cannot_respond(
+    fn cannot_respond<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         call: &IncomingCall,
         len: ResponseLengths,
         frame: &[u8],
         missing: Missing,
     ) {
         match missing {
-            Missing::Connection => self.links.counters.dropped(call.served.method),
+            Missing::Connection => links.counters.dropped(call.served.method),
             Missing::Length { limit } => {
-                let status = self.too_long(call.link, len, limit);
-                self.respond_status_or_block(call, &status, Started::Maybe);
+                let status = self.too_long(links, call.link, len, limit);
+                self.respond_status_or_block(links, call, &status, Started::Maybe);
             }
             _ => {
                 let frame = frame.into();
-                self.block(call, BlockedResponse::Encoded { frame, len });
+                self.block(links, call, BlockedResponse::Encoded { frame, len });
             }
         }
     }
 
-    fn reserve_response(
+    pub(super) fn reserve_response<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         len: usize,
         message_len: usize,
     ) -> Result<T::SendBuf, Missing> {
-        let longest = self.links[link].longest_message.bytes();
+        let longest = links[link].longest_message.bytes();
         if message_len > longest {
             let limit = longest + (len - message_len);
             return Err(Missing::Length { limit });
         }
-        self.links.permit(Class::Response, link)?.reserve(len)
+        links.permit(Class::Response, link)?.reserve(len)
     }
 
-    fn send_response(
+    pub(super) fn send_response<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         call: &IncomingCall,
         code: u16,
         started: Started,
@@ -305,8 +178,8 @@ impl<T: Transport> State<T> {
         buf: T::SendBuf,
     ) {
         // The handler may have run for long, but it took no turn of the driver, so the link is still there.
-        self.links.counters.responded(call.served, code);
-        let permit = self.links.resume(Class::Response, call.link);
+        links.counters.responded(call.served, code);
+        let permit = links.resume(Class::Response, call.link);
         let sent = permit.send(Body::Reserved(buf), |link, frame| {
             let (connection, flags) = (&mut link.connection, rare_flags(call, len));
             let kind = FrameKind::Response;
@@ -319,32 +192,38 @@ impl<T: Transport> State<T> {
         debug_assert_eq!(sent, Ok(()), "a reserved frame lacks nothing");
     }
 
-    pub(super) fn respond_status_or_block(
+    pub(super) fn respond_status_or_block<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         call: &IncomingCall,
         status: &Status,
         started: Started,
     ) {
-        match self.try_respond_status(call, status, started) {
+        match self.try_respond_status(links, call, status, started) {
             Ok(()) => {}
-            Err(Missing::Connection) => self.links.counters.dropped(call.served.method),
+            Err(Missing::Connection) => links.counters.dropped(call.served.method),
             Err(Missing::Length { limit }) => {
                 // The code always fits; the message is truncated to the remaining length.
                 let cut = shorten(status, limit.saturating_sub(HEADER_LEN));
-                match self.try_respond_status(call, &cut, started) {
+                match self.try_respond_status(links, call, &cut, started) {
                     Ok(()) => {}
                     Err(Missing::Connection | Missing::Length { .. }) => {
-                        self.links.counters.dropped(call.served.method);
+                        links.counters.dropped(call.served.method);
                     }
-                    Err(_) => self.block(call, BlockedResponse::Failed(cut, started)),
+                    Err(_) => self.block(links, call, BlockedResponse::Failed(cut, started)),
                 }
             }
-            Err(_) => self.block(call, BlockedResponse::Failed(status.clone(), started)),
+            Err(_) => self.block(
+                links,
+                call,
+                BlockedResponse::Failed(status.clone(), started),
+            ),
         }
     }
 
-    fn try_respond_status(
+    fn try_respond_status<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         call: &IncomingCall,
         status: &Status,
         started: Started,
@@ -358,7 +237,8 @@ impl<T: Transport> State<T> {
         if metadata_len > usize::from(u16::MAX) {
             return Err(Missing::Length { limit: HEADER_LEN });
         }
-        let mut buf = self.reserve_response(call.link, HEADER_LEN + metadata_len + body_len, 0)?;
+        let mut buf =
+            self.reserve_response(links, call.link, HEADER_LEN + metadata_len + body_len, 0)?;
         let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
         status.metadata().encode(metadata);
         // The buffer was reserved to fit.
@@ -375,15 +255,21 @@ impl<T: Transport> State<T> {
             metadata: metadata_len as u16,
             has_initial: false,
         };
-        self.send_response(call, code.number(), started, len, buf);
+        self.send_response(links, call, code.number(), started, len, buf);
         Ok(())
     }
 
     /// Builds the status of a response that cannot be sent on a link whose frames have `frame_len` bytes
     /// at most.
     #[cold]
-    pub(super) fn too_long(&self, link: LinkKey, len: ResponseLengths, frame_len: usize) -> Status {
-        let of_link = self.links.table.get(link);
+    pub(super) fn too_long<T: Transport>(
+        &self,
+        links: &Links<T>,
+        link: LinkKey,
+        len: ResponseLengths,
+        frame_len: usize,
+    ) -> Status {
+        let of_link = links.table.get(link);
         let of_link = of_link.map_or(MessageLimit::NONE, |link| link.longest_message);
         let message_len = len.message as usize;
         if message_len > of_link.bytes() {
@@ -392,10 +278,15 @@ impl<T: Transport> State<T> {
         metadata_too_long(len.metadata.into(), room_for_metadata(frame_len))
     }
 
-    pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
+    pub(super) fn block<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        call: &IncomingCall,
+        response: BlockedResponse,
+    ) {
         let mut call = *call;
         if !std::mem::replace(&mut call.served.has_waited, true) {
-            self.links.counters.stalls.responses.add(1);
+            links.counters.stalls.responses.add(1);
         }
         // The response will carry the credit of its request. A control frame is of no use here,
         // because it would find no slot either.

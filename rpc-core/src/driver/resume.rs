@@ -27,7 +27,7 @@ impl<T: Transport> Driver<T> {
             }
             let link = self.tasks.borrow_mut().link_of(task);
             if let Some(link) = link {
-                self.state.borrow_mut().queue_woken(link, task);
+                self.queue_woken(link, task);
             }
         }
         self.tasks.borrow_mut().put_back(woken);

@@ -17,11 +17,10 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::Driver;
 use super::link::LinkKey;
 use super::links::Links;
 use super::outbox::{Body, Class};
-use super::sleep::IDLE_TIME;
+use super::upkeep::IDLE_TIME;
 use crate::peer::Host;
 use crate::protocol::frame::{CallId, EVICTED, FrameKind, HEADER_LEN};
 use crate::transport::{CloseReason, RoomMade, RoomWanted, Stalled, Transport};
@@ -29,10 +28,6 @@ use crate::transport::{CloseReason, RoomMade, RoomWanted, Stalled, Transport};
 /// How long a new connection may be without a call. A client's first call mostly follows its handshake
 /// at once.
 const TIME_TO_CALL: Duration = Duration::from_millis(100);
-
-/// The most looks for events before connections are ended. Requests are only queued meanwhile, and what
-/// peers may send is bounded by the credits that they have, so the looks mostly find the end of it.
-const LOOKS_FOR_EVENTS: u32 = 64;
 
 /// A connection that may be ended for a new client.
 struct Candidate {
@@ -93,56 +88,6 @@ impl Hosts {
             *places = places.saturating_sub(1);
         }
         *self.places.entry(client).or_default() += 1;
-    }
-}
-
-impl<T: Transport> Driver<T> {
-    /// Ends connections for new clients, and tells how many.
-    #[cold]
-    pub(super) fn make_room(&self, mut wanted: RoomWanted) {
-        // This thread may have been stopped, or in a handler, for long: what has arrived meanwhile tells
-        // which connections are in use.
-        if !(0..LOOKS_FOR_EVENTS).any(|_| self.take_events()) {
-            let (ended, may_follow) = (0, true);
-            return wanted.answer(RoomMade { ended, may_follow });
-        }
-        let state = &mut *self.state.borrow_mut();
-        let (clients, places) = wanted.take_hosts();
-        let mut hosts = Hosts {
-            places,
-            unused: HashMap::new(),
-        };
-        let least = clients.iter().map(|client| hosts.places(Some(*client)));
-        let least = least.min().unwrap_or_default();
-        let (mut candidates, may_follow) =
-            state
-                .links
-                .find_candidates(&mut hosts, least, wanted.looks());
-        // For hosts with as many connections, there is none.
-        let mut in_vain = usize::MAX;
-        let mut ended = 0;
-        for client in clients {
-            let own = hosts.places(Some(client));
-            if own >= in_vain {
-                continue;
-            }
-            let of_host = candidates.iter().enumerate().filter(|(_, candidate)| {
-                candidate.kind != Kind::Idle || hosts.places(candidate.host) > own + 1
-            });
-            let first = of_host.max_by_key(|(_, candidate)| {
-                let age = Reverse((candidate.since, candidate.key.number()));
-                (hosts.rank(candidate), age)
-            });
-            let Some((index, _)) = first else {
-                in_vain = own;
-                continue;
-            };
-            let chosen = candidates.swap_remove(index);
-            hosts.hand_over(&chosen, client);
-            state.links.evict(&chosen);
-            ended += 1;
-        }
-        wanted.answer(RoomMade { ended, may_follow });
     }
 }
 
@@ -228,5 +173,43 @@ impl<T: Transport> Links<T> {
         }
         link.ended = Some(CloseReason::Local);
         self.transport.close(link.id);
+    }
+
+    /// Ends connections for new clients, and tells how many.
+    #[cold]
+    pub(super) fn make_room(&mut self, mut wanted: RoomWanted) {
+        let (clients, places) = wanted.take_hosts();
+        let mut hosts = Hosts {
+            places,
+            unused: HashMap::new(),
+        };
+        let least = clients.iter().map(|client| hosts.places(Some(*client)));
+        let least = least.min().unwrap_or_default();
+        let (mut candidates, may_follow) = self.find_candidates(&mut hosts, least, wanted.looks());
+        // For hosts with as many connections, there is none.
+        let mut in_vain = usize::MAX;
+        let mut ended = 0;
+        for client in clients {
+            let own = hosts.places(Some(client));
+            if own >= in_vain {
+                continue;
+            }
+            let of_host = candidates.iter().enumerate().filter(|(_, candidate)| {
+                candidate.kind != Kind::Idle || hosts.places(candidate.host) > own + 1
+            });
+            let first = of_host.max_by_key(|(_, candidate)| {
+                let age = Reverse((candidate.since, candidate.key.number()));
+                (hosts.rank(candidate), age)
+            });
+            let Some((index, _)) = first else {
+                in_vain = own;
+                continue;
+            };
+            let chosen = candidates.swap_remove(index);
+            hosts.hand_over(&chosen, client);
+            self.evict(&chosen);
+            ended += 1;
+        }
+        wanted.answer(RoomMade { ended, may_follow });
     }
 }

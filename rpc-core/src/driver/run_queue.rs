@@ -24,8 +24,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::State;
-use super::link::{Link, LinkKey};
+use super::link::LinkKey;
+use super::links::Links;
 use super::request_queue::{Fate, Lateness, Look, QueuedRequest, ServiceTime};
 use crate::clock::Clock;
 use crate::protocol::frame::CallId;
@@ -83,121 +83,146 @@ pub(super) struct Visit {
     pub(super) refused: u32,
 }
 
-impl<T: Transport> State<T> {
-    pub(super) fn queue_request(&mut self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
+impl RunQueue {
+    pub(super) fn queue_request<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        request: QueuedRequest<T::RecvBuf>,
+    ) {
         // The event came from this link.
-        let requests = &mut self.links.table[link].requests;
+        let requests = &mut links.table[link].requests;
         if requests.is_idle() {
-            self.run_queue.round.push_back(link);
+            self.round.push_back(link);
         }
         requests.push(request);
-        self.run_queue.len += 1;
+        self.len += 1;
     }
 
     /// Queues the task of a handler that has been woken.
-    pub(super) fn queue_woken(&mut self, link: LinkKey, task: u32) {
-        // The tasks of a link are discarded before the link is removed.
-        let Some(Link { requests, .. }) = self.links.table.get_mut(link) else {
-            return;
-        };
+    pub(super) fn queue_woken<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        task: u32,
+    ) {
+        let requests = &mut links[link].requests;
         if requests.is_idle() {
-            self.run_queue.round.push_back(link);
+            self.round.push_back(link);
         }
         requests.push_woken(task);
-        self.run_queue.woken += 1;
+        self.woken += 1;
     }
 
-    pub(super) fn take_woken(&mut self, link: LinkKey) -> Option<u32> {
-        if self.run_queue.woken == 0 {
+    pub(super) fn take_woken<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+    ) -> Option<u32> {
+        if self.woken == 0 {
             return None;
         }
-        let task = self.links.table.get_mut(link)?.requests.take_woken()?;
-        self.run_queue.woken -= 1;
+        let task = links[link].requests.take_woken()?;
+        self.woken -= 1;
         Some(task)
     }
 
     /// Takes the only request that waits.
-    pub(super) fn take_only_request(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
-        let request = self.links.table.get_mut(link)?.requests.pop_only()?;
-        self.run_queue.took_one();
+    pub(super) fn take_only_request<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+    ) -> Option<QueuedRequest<T::RecvBuf>> {
+        let request = links[link].requests.pop_only()?;
+        self.took_one();
         Some(request)
     }
 
     /// Begins the turn of the next connection that has time left.
-    pub(super) fn next_visit(&mut self, now: Instant) -> Option<LinkKey> {
-        let quantum = QUANTUM.max(self.run_queue.average).as_nanos() as i64;
-        let look = self.run_queue.look(now, &self.links.clock);
+    pub(super) fn next_visit<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        now: Instant,
+    ) -> Option<LinkKey> {
+        let quantum = QUANTUM.max(self.average).as_nanos() as i64;
+        let look = self.look(now, &links.clock);
         let mut rounds = MOST_ROUNDS;
-        let first = self.run_queue.next()?;
+        let first = self.next()?;
         loop {
-            let link = self.run_queue.next()?;
-            let requests = &mut self.links.table[link].requests;
+            let link = self.next()?;
+            let requests = &mut links.table[link].requests;
             // A connection keeps the rest of one round, which did not suffice for a call, but does
             // not save up more.
             requests.deficit_ns = (requests.deficit_ns + quantum).min(2 * quantum);
             // A connection that is alone takes time from nobody.
-            if requests.deficit_ns > 0 || self.run_queue.round.len() == 1 || rounds == 0 {
-                let service = self.run_queue.service.get(now);
-                let others = u32::try_from(self.run_queue.round.len()).unwrap_or(u32::MAX);
+            if requests.deficit_ns > 0 || self.round.len() == 1 || rounds == 0 {
+                let service = self.service.get(now);
+                let others = u32::try_from(self.round.len()).unwrap_or(u32::MAX);
                 if let Some((is_late, left)) = requests.look(look, service.saturating_mul(others)) {
-                    let all = u32::try_from(self.run_queue.len).unwrap_or(u32::MAX);
+                    let all = u32::try_from(self.len).unwrap_or(u32::MAX);
                     let is_short = service.saturating_mul(2).saturating_mul(all) < left;
-                    self.run_queue.lateness.note(is_late, is_short, now);
+                    self.lateness.note(is_late, is_short, now);
                 }
                 return Some(link);
             }
-            self.run_queue.rotate();
-            if self.run_queue.next() == Some(first) {
+            self.rotate();
+            if self.next() == Some(first) {
                 rounds -= 1;
             }
         }
     }
 
     #[inline(always)]
-    pub(super) fn take_request(
+    pub(super) fn take_request<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         now: Instant,
     ) -> Option<(QueuedRequest<T::RecvBuf>, Fate)> {
-        let look = self.run_queue.look(now, &self.links.clock);
-        let is_overload = self.run_queue.lateness.is_overload();
+        let look = self.look(now, &links.clock);
+        let is_overload = self.lateness.is_overload();
         // A handler may have closed the connection.
-        let requests = &mut self.links.table.get_mut(link)?.requests;
-        let taken = requests.take(look, is_overload, &mut self.run_queue.service)?;
-        self.run_queue.took_one();
+        let requests = &mut links.table[link].requests;
+        let taken = requests.take(look, is_overload, &mut self.service)?;
+        self.took_one();
         Some(taken)
     }
 
     /// Takes a late request of the connection that has waited longest, in an overload.
-    pub(super) fn take_late(
+    pub(super) fn take_late<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         now: Instant,
     ) -> Option<(LinkKey, QueuedRequest<T::RecvBuf>, Fate)> {
-        if !self.run_queue.lateness.is_overload() || self.run_queue.round.len() < 2 {
+        if !self.lateness.is_overload() || self.round.len() < 2 {
             return None;
         }
-        let look = self.run_queue.look(now, &self.links.clock);
-        let link = *self.run_queue.round.front()?;
-        let requests = &mut self.links.table[link].requests;
+        let look = self.look(now, &links.clock);
+        let link = *self.round.front()?;
+        let requests = &mut links.table[link].requests;
         let (request, fate) = requests.take_late(look)?;
         if requests.is_idle() {
-            self.run_queue.round.pop_front();
+            self.round.pop_front();
         }
-        self.run_queue.took_one();
+        self.took_one();
         Some((link, request, fate))
     }
 
     /// Charges a connection for time of the poller. Returns true if it has time left.
-    pub(super) fn charge(&mut self, visit: &Visit, took: Duration, now: Instant) -> bool {
+    pub(super) fn charge<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        visit: &Visit,
+        took: Duration,
+        now: Instant,
+    ) -> bool {
         let each = took.checked_div(visit.unmeasured);
         if let Some(each) = each.filter(|_| !visit.has_resumed) {
-            self.run_queue.service.measured(each, now);
-            self.run_queue.average = average(self.run_queue.average, each);
+            self.service.measured(each, now);
+            self.average = average(self.average, each);
         }
-        let is_alone = self.run_queue.round.len() < 2;
-        let Some(Link { requests, .. }) = self.links.table.get_mut(visit.link) else {
-            return false;
-        };
+        let is_alone = self.round.len() < 2;
+        let requests = &mut links[visit.link].requests;
         if is_alone {
             // It takes time from nobody, until others arrive.
             return now.saturating_duration_since(visit.began_at) < TURN_TIME;
@@ -208,66 +233,62 @@ impl<T: Transport> State<T> {
     }
 
     /// Ends the turn of a connection.
-    pub(super) fn end_visit(&mut self, link: LinkKey) {
-        let Some(Link { requests, .. }) = self.links.table.get_mut(link) else {
-            return;
-        };
+    pub(super) fn end_visit<T: Transport>(&mut self, links: &mut Links<T>, link: LinkKey) {
+        let requests = &mut links[link].requests;
         if requests.is_idle() {
             // It keeps what it owes, and nothing else.
             requests.deficit_ns = requests.deficit_ns.min(0);
-            self.run_queue.remove(link);
-        } else if self.run_queue.next() == Some(link) {
-            self.run_queue.rotate();
+            self.remove(link);
+        } else if self.next() == Some(link) {
+            self.rotate();
         }
     }
 
     /// Returns how long a client should wait before it sends again: in an overload, until the
     /// requests that wait on its connection are served, while the other connections take their
     /// turns. A request with too little time is no reason to keep others away.
-    pub(super) fn pushback(&self, link: LinkKey) -> Duration {
-        let Some(Link { requests, .. }) = self.links.table.get(link) else {
-            return Duration::ZERO;
-        };
-        if !(self.run_queue.lateness.is_overload() || requests.is_overloaded()) {
+    pub(super) fn pushback<T: Transport>(&self, links: &Links<T>, link: LinkKey) -> Duration {
+        let requests = &links[link].requests;
+        if !(self.lateness.is_overload() || requests.is_overloaded()) {
             return Duration::ZERO;
         }
         let calls = u32::try_from(requests.len() + 1).unwrap_or(u32::MAX);
-        let turns = u32::try_from(self.run_queue.round.len().max(1)).unwrap_or(u32::MAX);
-        let each = self.run_queue.average.min(LONGEST_PUSHBACK);
+        let turns = u32::try_from(self.round.len().max(1)).unwrap_or(u32::MAX);
+        let each = self.average.min(LONGEST_PUSHBACK);
         each.saturating_mul(calls)
             .saturating_mul(turns)
             .min(LONGEST_PUSHBACK)
     }
 
-    pub(super) fn take_requests_of(
+    pub(super) fn take_requests_of<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
     ) -> (VecDeque<QueuedRequest<T::RecvBuf>>, VecDeque<u32>) {
-        let Some(entry) = self.links.table.get_mut(link) else {
-            return Default::default();
-        };
+        let entry = &mut links[link];
         let requests = entry.requests.take_all();
         let woken = entry.requests.take_all_woken();
-        self.run_queue.woken -= woken.len();
+        self.woken -= woken.len();
         for _ in &requests {
-            self.run_queue.took_one();
+            self.took_one();
         }
-        self.run_queue.remove(link);
+        self.remove(link);
         (requests, woken)
     }
 
     /// Takes the request of a call whose handler is not to begin, if it waits for its turn.
-    pub(super) fn take_queued(
+    pub(super) fn take_queued<T: Transport>(
         &mut self,
+        links: &mut Links<T>,
         link: LinkKey,
         call: CallId,
     ) -> Option<QueuedRequest<T::RecvBuf>> {
-        let requests = &mut self.links[link].requests;
+        let requests = &mut links[link].requests;
         let request = requests.take_call(call)?;
         if requests.is_idle() {
-            self.run_queue.remove(link);
+            self.remove(link);
         }
-        self.run_queue.took_one();
+        self.took_one();
         Some(request)
     }
 }

@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use super::Driver;
 use super::bodies::LongMessage;
-use super::incoming::{LentTask, RequestParts};
+use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::responses::{Blocked, BlockedResponse, Started};
 use super::streams::{FailedHandler, Next};
 use super::tasks::Task;
 use crate::method::MethodKind;
-use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
+use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::service::handler::{Handler, RawRequest, Served, SharedMessage};
 use crate::stats::ServedCall;
 use crate::status::Status;
@@ -199,7 +199,9 @@ impl<T: Transport> Driver<T> {
             Served::Encoded(len) => {
                 let frame = &mut frame[..HEADER_LEN + len.total()];
                 if let Some(call) = state.streams.take_answered(key, links, bodies) {
-                    state.respond_inline(&call, len, frame);
+                    state
+                        .responses
+                        .respond_inline(&mut state.links, &call, len, frame);
                     return true;
                 }
                 BlockedResponse::Encoded {
@@ -267,7 +269,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Drops the handler of a stream if it still runs, and answers the stream with `status`.
-    fn end_handler(&self, key: StreamKey, status: Status, started: Started) {
+    pub(super) fn end_handler(&self, key: StreamKey, status: Status, started: Started) {
         let task = self.state.borrow_mut().streams.take_task(key);
         let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
         if let Some(task) = task {
@@ -291,11 +293,12 @@ impl<T: Transport> Driver<T> {
             link, call, status, ..
         } = failed;
         // A handler whose request waits for its turn does not begin.
-        let queued = state.take_queued(link, call);
+        let queued = state.run_queue.take_queued(&mut state.links, link, call);
         drop(borrowed);
         if let Some(request) = queued {
+            self.release_request(link, request.buf);
             let (header, served) = (request.header, request.served);
-            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
+            return self.refuse_stream(link, &header, served, status, Started::NOT);
         }
         let started = match failed.has_begun {
             true => Started::Maybe,
@@ -340,53 +343,6 @@ impl<T: Transport> Driver<T> {
                 self.discard_handler(call.served.method, handler_key);
             }
         }
-    }
-
-    /// Ends the calls that a client has cancelled.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
-        for &call in calls {
-            self.cancel_served(link, call);
-        }
-    }
-
-    fn cancel_served(&self, link: LinkKey, call: CallId) {
-        let cancels = &self.counters.cancels;
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        if let Some(request) = state.take_queued(link, call) {
-            drop(borrowed);
-            // The request is not decoded, and its handler never begins.
-            cancels.before_start.add(1);
-            let status = Status::cancelled("the client cancelled the call; it did not run");
-            let (header, served) = (request.header, request.served);
-            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
-        }
-        let receiving = &mut state.bodies.receiving;
-        let completed = receiving.cancel_request(&mut state.links, link, call);
-        let stream = state.streams.stream_of(&mut state.links, link, call);
-        drop(borrowed);
-        if let Some(completed) = completed {
-            return self.conclude(completed);
-        }
-        let status = || Status::cancelled("the client cancelled the call");
-        if let Some(key) = stream {
-            cancels.running.add(1);
-            return self.end_handler(key, status(), Started::Maybe);
-        }
-        let task = self.tasks.borrow_mut().take_call(link, call);
-        let Some(task) = task else {
-            // The response has crossed the cancel.
-            cancels.too_late.add(1);
-            return;
-        };
-        cancels.running.add(1);
-        if let Some(timer) = task.timer {
-            self.state.borrow_mut().links.timers.cancel(timer);
-        }
-        self.discard(&task);
-        self.respond_status(&task.call, status());
     }
 }
 

@@ -15,27 +15,35 @@
 //!    carried, and deadlines.
 
 use std::cell::Cell;
+use std::time::Instant;
 
-use super::call_table::{ResponseOutcome, TakeOutcome, WakeTarget};
+use super::call_table::WakeTarget;
 use super::link::LinkKey;
-use super::outbox::{Controlled, Missing};
 #[cfg(doc)]
 use super::outbox::{Missing, Outbox};
-use super::response::{Response, ResponseFrame};
+use super::request_queue::QueuedRequest;
+use super::run_queue::TURN_TIME;
 use super::streams::{OwnFutures, Reader};
 use super::tasks::TaskKey;
+use super::visits::CALLS_PER_TURN;
 use super::{Driver, State};
-use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{
-    CallId, ControlEntries, ControlEntry, ControlRequest, EVICTED, Flags, FrameHeader, FrameKind,
-    HEADER_LEN, ResponseHead, TransferId,
-};
+use crate::protocol::frame::{Flags, FrameHeader, FrameKind};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::stream::wakers::wake_all;
-use crate::transport::{CloseReason, ConnectionId, Event, Transport};
+use crate::transport::{CloseReason, ConnectionId, Event, RoomMade, RoomWanted, Transport};
 
 /// The flags after which the link may have a control frame to send.
 const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
+
+/// Events that a poller takes before it visits the next connection.
+const EVENTS_PER_LOOK: u32 = 64;
+
+/// Turns that took [`TURN_TIME`] until the gauges are updated.
+const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
+
+/// The most looks for events before connections are ended. Requests are only queued meanwhile, and what
+/// peers may send is bounded by the credits that they have, so the looks mostly find the end of it.
+const LOOKS_FOR_EVENTS: u32 = 64;
 
 /// What an event leaves to do, now that nothing is borrowed.
 pub(super) enum Arrival<B> {
@@ -82,7 +90,7 @@ impl<T: Transport> Driver<T> {
             self.was_busy.set(false);
             return false;
         }
-        let any_blocked = !state.blocked.is_empty();
+        let any_blocked = !state.responses.blocked.is_empty();
         let any_queued = !state.run_queue.is_empty();
         drop(borrowed);
         self.take_busy_turn(first, any_blocked, any_queued)
@@ -94,7 +102,7 @@ impl<T: Transport> Driver<T> {
     #[inline(never)]
     fn maintain(&self) {
         self.update_gauges();
-        self.on_idle(self.clock.now());
+        self.state.borrow_mut().on_idle(self.clock.now());
         self.state.borrow_mut().links.post_fewer();
     }
 
@@ -314,6 +322,115 @@ impl<T: Transport> Driver<T> {
         drop(reaped);
         self.wake_collected();
     }
+
+    /// Serves the requests that wait, and those that arrive meanwhile, one connection after the
+    /// other. `first` is the event that this turn has found.
+    #[inline(never)]
+    pub(super) fn serve_in_turn(&self, first: Option<Event<T::RecvBuf>>) {
+        if let Some(event) = first {
+            self.receive_or_queue(event);
+        }
+        let mut begun = 0;
+        let mut started: Option<Instant> = None;
+        let mut now: Option<Instant> = None;
+        loop {
+            let has_looked = self.take_events();
+            let is_alone = self.state.borrow().run_queue.waiting() < 2;
+            if is_alone && started.is_none() {
+                self.looked_at.set(None);
+                return self.serve_only();
+            }
+            // The time before this look, or, for the first one, after it.
+            let before = now.unwrap_or_else(|| self.clock.now());
+            if has_looked {
+                self.looked_at.set(Some(before));
+            }
+            let since = *started.get_or_insert(before);
+            if before.saturating_duration_since(since) >= TURN_TIME {
+                return self.end_long_turn();
+            }
+            // None may be left, after a visit that served the last one.
+            if begun >= CALLS_PER_TURN || self.state.borrow().run_queue.is_empty() {
+                return;
+            }
+            let visit = self.visit_next(before);
+            if !self.state.borrow().bodies.is_empty() {
+                // The next polls may read long messages, which takes this thread's time.
+                self.state.borrow_mut().links.flush();
+            }
+            begun += visit.as_ref().map_or(0, |visit| visit.begun);
+            now = visit.map(|visit| visit.now);
+        }
+    }
+
+    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
+    #[cold]
+    pub(super) fn end_long_turn(&self) {
+        self.check_clock_in_this_turn();
+        let turns = self.counters.turns.taken.get();
+        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
+            self.update_gauges();
+        }
+    }
+
+    /// Takes the events that the transport has. Returns false if there may be more.
+    pub(super) fn take_events(&self) -> bool {
+        for _ in 0..EVENTS_PER_LOOK {
+            // The next events may be about long messages, which can wait: the application, which has
+            // its response, often makes the next call.
+            if self.block_on_waker.is_woken() && !self.state.borrow().bodies.is_empty() {
+                return true;
+            }
+            let event = self.state.borrow_mut().links.transport.poll();
+            // A blocked response is the first to use the slots that this poll freed.
+            if event.is_some() && !self.state.borrow().responses.blocked.is_empty() {
+                self.retry_blocked_responses();
+            }
+            let Some(event) = event else {
+                return true;
+            };
+            self.receive_or_queue(event);
+        }
+        false
+    }
+
+    // Always inlined: an event that is passed in memory is moved as a whole, and the processor waits for
+    // that until its fields have been stored.
+    #[inline(always)]
+    pub(super) fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
+        match self.handle(event) {
+            Arrival::Handled => {}
+            Arrival::Request(link, header, buf) => {
+                let served = self.counters.received(header.selector, || self.clock.now());
+                let since = self.looked_at.get();
+                let mut borrowed = self.state.borrow_mut();
+                let state = &mut *borrowed;
+                state.run_queue.queue_request(
+                    &mut state.links,
+                    link,
+                    QueuedRequest {
+                        header,
+                        served,
+                        buf,
+                        since,
+                    },
+                );
+            }
+            Arrival::Reader(link, task) => self.queue_woken(link, task.0),
+        }
+    }
+
+    /// Ends connections for new clients, and tells how many.
+    #[cold]
+    pub(super) fn make_room(&self, wanted: RoomWanted) {
+        // This thread may have been stopped, or in a handler, for long: what has arrived meanwhile tells
+        // which connections are in use.
+        if (0..LOOKS_FOR_EVENTS).any(|_| self.take_events()) {
+            return self.state.borrow_mut().links.make_room(wanted);
+        }
+        let (ended, may_follow) = (0, true);
+        wanted.answer(RoomMade { ended, may_follow });
+    }
 }
 
 impl<T: Transport> State<T> {
@@ -321,7 +438,7 @@ impl<T: Transport> State<T> {
     #[inline]
     fn has_deferred_work(&self) -> bool {
         // One test for all of them, because every turn makes it.
-        self.blocked.len()
+        self.responses.blocked.len()
             | self.links.waiting()
             | self.links.wakers.len()
             | self.links.timers.len()
@@ -329,155 +446,6 @@ impl<T: Transport> State<T> {
             | self.streams.waiting()
             | self.bodies.waiting()
             != 0
-    }
-
-    /// Closes the connection of a server that answered a stream as if it were a unary call.
-    #[cold]
-    fn refuse_response(&mut self, key: LinkKey, call: CallId) {
-        let calls = &mut self.links[key].calls;
-        if let TakeOutcome::Responded(Response {
-            frame: ResponseFrame::Slot(buf),
-            ..
-        }) = calls.take(call)
-        {
-            self.links
-                .close_for_violation(key, buf, ProtocolError::UnknownCall { call });
-        }
-    }
-
-    /// Ends the call that a response belongs to. Returns the target to wake.
-    #[inline(always)]
-    fn complete_call(&mut self, key: LinkKey, header: &FrameHeader, buf: T::RecvBuf) -> WakeTarget {
-        let head = ResponseHead::of(header);
-        let calls = &mut self.links[key].calls;
-        match calls.complete(header.call, head, buf) {
-            ResponseOutcome::Completed { waiting, timer } => {
-                if let Some(timer) = timer {
-                    self.links.timers.cancel(timer);
-                }
-                if let WakeTarget::Stream(_) = waiting {
-                    self.refuse_response(key, header.call);
-                }
-                waiting
-            }
-            ResponseOutcome::Abandoned(buf) => {
-                self.links.release_response(buf);
-                WakeTarget::None
-            }
-            ResponseOutcome::UnknownCall(buf) => {
-                let call = header.call;
-                self.links
-                    .close_for_violation(key, buf, ProtocolError::UnknownCall { call });
-                WakeTarget::None
-            }
-        }
-    }
-
-    /// Handles the flags of a frame that few frames have. The fields of its header are passed one by one:
-    /// a reference to the header would keep all headers in memory.
-    #[cold]
-    fn handle_rare_flags(&mut self, key: LinkKey, flags: Flags, kind: FrameKind, selector: u16) {
-        let is_evicted = (kind, selector) == (FrameKind::Control, EVICTED);
-        if flags.contains(Flags::GOING_AWAY) && self.links.end_is_announced(key, is_evicted) {
-            // Those that have not been opened fail.
-            self.streams.resume_all(key, &mut self.links);
-        }
-        // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
-        // the next control frame.
-        if self.links[key].connection.wants_control_frame() || self.entries_owed(key) > 0 {
-            self.links.owe(key);
-        }
-    }
-
-    /// Handles a control frame whose header has been validated. Returns the calls that the client
-    /// has cancelled.
-    #[cold]
-    fn handle_control(
-        &mut self,
-        key: LinkKey,
-        header: &FrameHeader,
-        buf: T::RecvBuf,
-    ) -> Vec<CallId> {
-        self.links.release_freed(key);
-        // The header was parsed, so the frame has one.
-        let received = match header.control_entries(&buf.as_ref()[HEADER_LEN..]) {
-            Ok(entries) => self.receive_control(key, entries),
-            Err(error) => Err(error.into()),
-        };
-        match received {
-            Ok(cancelled) => {
-                self.links.release_slot(buf);
-                self.links.control_frame_received(key);
-                cancelled
-            }
-            Err(error) => {
-                self.links.close_for_violation(key, buf, error);
-                Vec::new()
-            }
-        }
-    }
-
-    /// Returns the number of entries that wait for a control frame.
-    pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
-        let made = self.links[link].entries.len();
-        made + self.streams.grants_of(link) + self.bodies.receiving.entries_owed(link)
-    }
-
-    /// Sends the credits, entries and acknowledgements that no other frame has carried.
-    pub(super) fn send_control_frames(&mut self) {
-        // Each is tried once: a link whose peer receives nothing must not hold up the others.
-        for _ in 0..self.links.outbox.control.len() {
-            let Some(key) = self.links.outbox.control.pop() else {
-                break;
-            };
-            if self.links[key].connection.may_send_control_frame() {
-                self.streams.collect_grants(key, &mut self.links);
-                self.bodies.receiving.collect_entries(key, &mut self.links);
-            }
-            let sent = self.links.send_control(key);
-            let is_sent = sent == Ok(Controlled::Sent);
-            let counters = &self.links.counters.credits;
-            counters.frames_sent.add(is_sent.into());
-            let needs_another = match sent {
-                Ok(Controlled::Later) => true,
-                Ok(_) => self.entries_owed(key) > 0,
-                Err(missing) => missing == Missing::Slot,
-            };
-            if needs_another {
-                self.links.outbox.control.insert(key);
-            }
-        }
-    }
-
-    /// Handles the entries of a control frame. Returns the calls that the client has cancelled.
-    fn receive_control(
-        &mut self,
-        link: LinkKey,
-        entries: ControlEntries<'_>,
-    ) -> Result<Vec<CallId>, ProtocolError> {
-        let mut cancelled = Vec::new();
-        let is_server = self.links[link].is_server();
-        for ControlEntry { call, request } in entries {
-            match request {
-                ControlRequest::Grant(bytes) => {
-                    self.streams
-                        .receive_grant(&mut self.links, link, call, bytes)?
-                }
-                ControlRequest::Cancel if is_server => cancelled.push(call),
-                ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
-                ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
-                    let (links, id) = (&mut self.links, TransferId(call.0));
-                    let sent = self
-                        .bodies
-                        .sending
-                        .receive_transfer_entry(links, link, id, request)?;
-                    if let Some(sent) = sent {
-                        self.streams.message_sent(sent);
-                    }
-                }
-            }
-        }
-        Ok(cancelled)
     }
 }
 

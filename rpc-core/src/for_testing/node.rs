@@ -102,7 +102,7 @@ impl<T: Transport> Node<T> {
         self.step_with(|driver| {
             driver.run_in_turn(|| driver.expire_deadlines());
             driver.wake_collected();
-            driver.on_idle(driver.clock.now());
+            driver.state.borrow_mut().on_idle(driver.clock.now());
         });
     }
 

@@ -85,7 +85,8 @@ impl Lane {
     /// has ended.
     pub(crate) fn longest_frame(&self, id: ConnectionId) -> usize {
         let connection = self.connections.get_ref(id);
-        connection.map_or(0, |connection| connection.frame_limit)
+        let open = connection.filter(|connection| connection.is_open());
+        open.map_or(0, |connection| connection.frame_limit)
     }
 
     #[inline]

@@ -65,6 +65,7 @@ impl Reader<'_> {
             module: self.scope.module.clone(),
             inherent: BTreeSet::new(),
             files: BTreeSet::new(),
+            reached: BTreeSet::new(),
             fields: fields.collect(),
             methods: BTreeMap::new(),
         };
@@ -86,12 +87,15 @@ impl Reader<'_> {
         let changes: Vec<usize> = changes
             .filter_map(|written| self.definitions.owner(&written))
             .collect();
-        // What changes its own state, and is given another type's to change, is a method of the former.
+        // What has state of its own, and is given another type's to change, is a method of the former.
         let receiver = signature.receiver();
-        let has_state = receiver
-            .is_some_and(|receiver| receiver.reference.is_some() && receiver.mutability.is_some());
-        for &owner in changes.iter().filter(|_| !has_state) {
-            self.definitions.owners[owner].files.insert(self.scope.file);
+        let has_state = receiver.is_some_and(|receiver| receiver.reference.is_some());
+        for &owner in &changes {
+            let owner = &mut self.definitions.owners[owner];
+            owner.reached.insert(self.scope.file);
+            if !has_state {
+                owner.files.insert(self.scope.file);
+            }
         }
         Function {
             module: self.scope.module.clone(),
@@ -166,6 +170,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         if let (Pass::Methods, Some(this)) = (self.pass, self.scope.this) {
             let owner = &mut self.definitions.owners[this];
             owner.files.insert(self.scope.file);
+            owner.reached.insert(self.scope.file);
             if item.trait_.is_none() {
                 owner.inherent.insert(self.scope.file);
             }

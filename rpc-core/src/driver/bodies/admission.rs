@@ -11,19 +11,17 @@
 //! [`LONG_MESSAGE_CHARGE`]: crate::stream::long::LONG_MESSAGE_CHARGE
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
-use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::TimerTarget;
-use super::super::held_memory::Account;
 use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
 use super::arrival::{Completed, Purpose};
-use super::receiving::{Place, Receiving};
+use super::incoming::{Place, Receiving};
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind};
 use crate::status::Status;
@@ -39,14 +37,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// blocks and the block of the longest message together have to fit into seven eighths of the memory:
 /// that part is for messages that arrive.
 const READ_AHEAD_PART: u64 = 4;
-
-/// The messages that wait for memory.
-#[derive(Debug, Default)]
-pub(super) struct WaitingMessages {
-    /// By the exponent of their length, in the order of their arrival.
-    classes: BTreeMap<u32, VecDeque<IncomingKey>>,
-    len: usize,
-}
 
 /// The reason that a message is not received now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,23 +163,6 @@ impl<T: Transport> Receiving<T> {
         }
     }
 
-    fn charge_incoming(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let incoming = &mut self.incoming[key];
-        incoming.charged = incoming.len.into();
-        links[incoming.link].bodies.receiving += incoming.charged;
-        self.receiving += incoming.charged;
-    }
-
-    /// Records that the memory of a message is no longer being received into.
-    pub(super) fn discharge(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let incoming = &mut self.incoming[key];
-        let charged = mem::take(&mut incoming.charged);
-        self.receiving -= charged;
-        if let Some(link) = links.table.get_mut(incoming.link) {
-            link.bodies.receiving -= charged;
-        }
-    }
-
     /// Lets a message arrive in `memory`. Returns false if the transport cannot begin another fetch:
     /// the message is then refused.
     fn place(&mut self, links: &mut Links<T>, key: IncomingKey, mut memory: T::Memory) -> bool {
@@ -261,12 +234,6 @@ impl<T: Transport> Receiving<T> {
         refused
     }
 
-    pub(super) fn cancel_incoming_timer(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        if let Some(timer) = self.incoming[key].timer.take() {
-            links.timers.cancel(timer);
-        }
-    }
-
     /// Builds the status of a call whose message is not received.
     #[cold]
     pub(super) fn no_memory(&self, links: &Links<T>, key: IncomingKey, reason: NoMemory) -> Status {
@@ -317,14 +284,6 @@ impl<T: Transport> Receiving<T> {
             limits.connection_memory,
             limits.receive_memory()
         )
-    }
-
-    /// Returns the account of the bytes that the application keeps of a link's messages.
-    pub(super) fn account_of(&mut self, links: &mut Links<T>, link: LinkKey) -> Arc<Account> {
-        let memory = &self.memory;
-        let account = &mut links[link].bodies.account;
-        let account = account.get_or_insert_with(|| Account::new(Arc::clone(memory)));
-        Arc::clone(account)
     }
 
     /// Gives memory to the messages that wait, if there is some. Returns the outcomes of those that are
@@ -392,57 +351,4 @@ impl<T: Transport> Receiving<T> {
         links.counters.handlers.expired.add(1);
         Some(Completed::not_started(link, call, served, status))
     }
-}
-
-impl WaitingMessages {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    fn push(&mut self, key: IncomingKey, len: u32) {
-        self.classes
-            .entry(class_of(len))
-            .or_default()
-            .push_back(key);
-        self.len += 1;
-    }
-
-    fn has_class_of(&self, len: u32) -> bool {
-        self.classes.contains_key(&class_of(len))
-    }
-
-    /// Returns the first class, from this one on, of which messages wait.
-    fn class_from(&self, class: u32) -> Option<u32> {
-        self.classes.range(class..).next().map(|(class, _)| *class)
-    }
-
-    /// Returns the message of a class before which so many wait.
-    fn get(&self, class: u32, at: usize) -> Option<IncomingKey> {
-        self.classes.get(&class)?.get(at).copied()
-    }
-
-    /// Removes a message of this length, which no longer waits.
-    pub(super) fn leave(&mut self, key: IncomingKey, len: u32) {
-        let class = class_of(len);
-        let mut keys = self.classes.get(&class).into_iter().flatten();
-        if let Some(at) = keys.position(|other| *other == key) {
-            self.remove_at(class, at);
-        }
-    }
-
-    fn remove_at(&mut self, class: u32, at: usize) {
-        let Some(keys) = self.classes.get_mut(&class) else {
-            return;
-        };
-        self.len -= usize::from(keys.remove(at).is_some());
-        if keys.is_empty() {
-            self.classes.remove(&class);
-        }
-    }
-}
-
-/// Returns the class of a length in bytes: a message is less than twice as long as another one of its
-/// class.
-fn class_of(len: u32) -> u32 {
-    len.ilog2()
 }

@@ -6,7 +6,7 @@ use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
 use super::arrival::{Completed, LongMessage, Purpose};
-use super::receiving::{Incoming, Place, Receiving};
+use super::incoming::{Place, Receiving};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, ControlEntry, ControlRequest, FrameKind, SEGMENTS};
 use crate::transport::{MessageMemory, Transport};
@@ -91,19 +91,6 @@ impl<T: Transport> Receiving<T> {
         Ok(Some(Completed::cancelled(link, call, served)))
     }
 
-    /// Takes the purpose of a message, which is then nobody's.
-    pub(super) fn take_purpose(&mut self, links: &mut Links<T>, key: IncomingKey) -> Purpose {
-        let incoming = &mut self.incoming[key];
-        let purpose = mem::replace(&mut incoming.purpose, Purpose::Nobody);
-        let call = incoming.header.call.0;
-        let by_call = &mut links[incoming.link].bodies.by_call;
-        // A message of a stream is not there, but another message may have the number of its call.
-        if by_call.get(&call) == Some(&key) {
-            by_call.remove(&call);
-        }
-        purpose
-    }
-
     /// Stops the long response to a call that has ended here.
     #[cold]
     pub(in super::super) fn stop_response(
@@ -112,8 +99,7 @@ impl<T: Transport> Receiving<T> {
         link: LinkKey,
         call: CallId,
     ) {
-        let entry = links.table.get(link);
-        if let Some(key) = entry.and_then(|entry| entry.bodies.incoming_of(call))
+        if let Some(key) = links[link].bodies.incoming_of(call)
             && let Purpose::Response(_) = self.incoming[key].purpose
         {
             self.stop_incoming(links, key);
@@ -203,25 +189,6 @@ impl<T: Transport> Receiving<T> {
         }
     }
 
-    /// Queues a message's entries for the next control frame.
-    pub(super) fn owe_entry(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let link = self.incoming[key].link;
-        self.owed.insert(link, key);
-        links.owe(link);
-    }
-
-    /// Removes a message if nothing of it follows in either direction.
-    pub(super) fn forget_if_done(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let Some(incoming) = self.incoming.get(key) else {
-            return;
-        };
-        if incoming.is_done() && !self.owed.contains(key) {
-            let link = &mut links[incoming.link].bodies;
-            link.incoming.remove(&incoming.id);
-            self.incoming.remove(key);
-        }
-    }
-
     /// Makes entries about the messages of a connection. Called only when a control frame may be sent.
     pub(in super::super) fn collect_entries(&mut self, link: LinkKey, links: &mut Links<T>) {
         let link_entry = &mut links[link];
@@ -248,8 +215,8 @@ impl<T: Transport> Receiving<T> {
         }
     }
 
-    /// Ends a call whose long request has not arrived in full, because its client has cancelled it.
-    /// Returns `None` if there is no such call.
+    /// Stops a long request that has not arrived in full, because its client has cancelled the call.
+    /// Returns its outcome, or `None` if there is no such request.
     pub(in super::super) fn cancel_request(
         &mut self,
         links: &mut Links<T>,
@@ -263,15 +230,5 @@ impl<T: Transport> Receiving<T> {
         self.stop_incoming(links, key);
         links.counters.cancels.before_start.add(1);
         Some(Completed::cancelled(link, call, served))
-    }
-}
-
-impl<M> Incoming<M> {
-    /// Returns true if nothing follows in either direction but entries. A message that somebody wants
-    /// is not done: if its memory has gone with its connection, the end of the connection ends it.
-    fn is_done(&self) -> bool {
-        let is_nowhere = matches!(self.place, Place::Nowhere);
-        let is_wanted = !matches!(self.purpose, Purpose::Nobody);
-        self.is_announced && is_nowhere && !is_wanted
     }
 }

@@ -345,7 +345,7 @@ impl Sending {
         link: LinkKey,
         len: usize,
     ) -> Option<Box<dyn MessageMemory>> {
-        let id = links.table.get(link)?.id;
+        let id = links[link].id;
         if self.continuations_at_once(links, link, 0, len).is_some() {
             return None;
         }

@@ -12,6 +12,7 @@
 //! | `first_frame.rs` | sender: the first frame leaves, and all others if they are few |
 //! | `pieces.rs` | sender: pieces leave, some in each turn |
 //! | `release.rs` | sender: the receiver's entries release pieces, or stop the message |
+//! | `incoming.rs` | receiver: what is kept of a message that arrives, and looks at its progress |
 //! | `receiving.rs` | receiver: a first frame or a continuation arrives, and segments are read |
 //! | `admission.rs` | receiver: a message gets memory for all of it, or waits for it, or is refused |
 //! | `progress.rs` | receiver: a sender that stops sending loses its connection |
@@ -29,19 +30,21 @@ mod admission;
 mod arrival;
 mod finish;
 mod first_frame;
+mod incoming;
 mod looks;
 mod pieces;
 mod progress;
 mod receiving;
 mod release;
 mod sending;
+mod waiting_messages;
 
 use std::sync::Arc;
 
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
-pub(super) use self::receiving::{FirstFrame, Receiving};
-pub(super) use self::release::SentMessage;
-pub(super) use self::sending::{Sending, TransferOwner};
+pub(super) use self::incoming::Receiving;
+pub(super) use self::receiving::FirstFrame;
+pub(super) use self::sending::{Sending, SentMessage, TransferOwner};
 use super::held_memory::PollerMemory;
 use super::link::LinkKey;
 use super::links::Links;

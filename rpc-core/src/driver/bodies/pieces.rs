@@ -13,13 +13,13 @@ use super::super::link::LinkKey;
 use super::super::link_bodies::TransferKey;
 use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing};
-use super::release::SentMessage;
+use super::sending::SentMessage;
 use super::sending::{FIRST_SEGMENTS, Sending};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{
     ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
 };
-use crate::transport::{Chunks, ExposeError, Exposed, ExposureKey, RemoteSegment, Transport};
+use crate::transport::{Chunks, ExposeError, Exposed, RemoteSegment, Transport};
 
 /// The most attempts of a turn to send a piece, of all messages. A copied piece is the last of its
 /// turn.
@@ -89,12 +89,6 @@ impl Sending {
 }
 
 impl Sending {
-    /// Queues a message of which a piece may be sent.
-    pub(super) fn queue_piece<T: Transport>(&mut self, links: &mut Links<T>, key: TransferKey) {
-        let link = self.outgoing[key].link;
-        links.outbox.pieces.insert(link, key);
-    }
-
     pub(super) fn send_pieces<T: Transport>(&mut self, links: &mut Links<T>) -> Vec<SentMessage> {
         let copied = |links: &Links<T>| links.counters.transfers.bytes_copied.get();
         let copied_before = copied(links);
@@ -327,22 +321,6 @@ impl Sending {
         match has_ended {
             true => Ok(Sent::NoMore),
             false => Ok(Sent::More),
-        }
-    }
-
-    pub(super) fn conceal_all<T: Transport>(
-        &mut self,
-        links: &mut Links<T>,
-        link: LinkKey,
-        exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
-    ) {
-        let of_link = &mut links.table[link].bodies;
-        for (key, len) in exposed {
-            of_link.exposed -= u64::from(len);
-            of_link.exposed_pieces -= 1;
-            self.exposed -= u64::from(len);
-            self.exposed_pieces -= 1;
-            links.transport.conceal(key);
         }
     }
 

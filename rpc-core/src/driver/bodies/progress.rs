@@ -9,15 +9,12 @@
 //!
 //! [`Looks`] decides when a sender has had enough time.
 
-use super::super::TimerTarget;
-use super::super::link_bodies::{IncomingKey, LinkBodies};
-use super::super::links::Links;
-use super::looks::{LOOK, Looks, PATIENCE};
+use super::super::link_bodies::LinkBodies;
+use super::incoming::{Incoming, Place, Progress};
+use super::looks::PATIENCE;
 use super::pieces::RUN_LEN;
-use super::receiving::{Incoming, Place, Progress, Receiving};
 use crate::protocol::connection::MAX_TRANSFERS;
 use crate::protocol::frame::{FRAGMENT, TransferId};
-use crate::transport::Transport;
 
 /// The most bytes of other messages that a sender sends before the next piece of a message.
 const MOST_OF_OTHERS: u64 = MAX_TRANSFERS as u64 * RUN_LEN as u64;
@@ -64,47 +61,12 @@ pub(crate) enum SenderStalled {
     },
 }
 
-impl<T: Transport> Receiving<T> {
-    /// Starts the progress timer of a message that has been given memory. Replaces the timer with
-    /// which it waited.
-    pub(super) fn expect_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        self.cancel_incoming_timer(links, key);
-        let incoming = &mut self.incoming[key];
-        let link = &links[incoming.link].bodies;
-        incoming.looks = Looks::begin(incoming.progress(link));
-        self.start_look(links, key);
-    }
-
-    fn start_look(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let incoming = &mut self.incoming[key];
-        let look = links.clock.now() + LOOK;
-        let end = incoming.deadline.map_or(look, |end| end.min(look));
-        incoming.timer = Some(links.timers.insert(end, TimerTarget::Incoming(key)));
-    }
-
-    /// Handles the progress timer of a message that has memory.
-    pub(super) fn check_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let incoming = &mut self.incoming[key];
-        let link = &links[incoming.link];
-        let progress = incoming.progress(&link.bodies);
-        // The sender cannot go on while this side holds all receives that it was promised. A READ
-        // needs none.
-        let is_held_here =
-            matches!(progress, Progress::OfSender { .. }) && !link.connection.peer_has_credits();
-        if !incoming.looks.is_too_late(progress, !is_held_here) {
-            return self.start_look(links, key);
-        }
-        let (link, error) = (incoming.link, incoming.stalled());
-        links.close_failed(link, error, "closing a connection");
-    }
-}
-
 impl<M> Incoming<M> {
     fn is_read(&self) -> bool {
         self.unfetched > 0 || matches!(self.place, Place::Cancelling(_))
     }
 
-    fn progress(&self, link: &LinkBodies) -> Progress {
+    pub(super) fn progress(&self, link: &LinkBodies) -> Progress {
         match self.is_read() {
             true => Progress::OfReads(link.segments_read),
             false => Progress::OfSender {
@@ -114,7 +76,7 @@ impl<M> Incoming<M> {
         }
     }
 
-    fn stalled(&self) -> SenderStalled {
+    pub(super) fn stalled(&self) -> SenderStalled {
         let (transfer, announced, len) = (self.id, self.announced, self.len);
         if self.is_read() {
             return SenderStalled::Reads {

@@ -5,17 +5,12 @@
 use super::super::TimerTarget;
 use super::super::link::LinkKey;
 use super::super::link_bodies::{LinkBodies, TransferKey};
-use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::looks::{LOOK, Looks, PATIENCE};
-use super::sending::{Awaited, Outgoing, Sending, TransferOwner};
+use super::sending::{Awaited, Outgoing, Sending, SentMessage, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
-use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
+use crate::protocol::frame::{CallId, ControlRequest, SEGMENTS, TransferId};
 use crate::transport::Transport;
-
-/// How many ended messages of a link have their numbers remembered, since an entry of a control frame
-/// about one may still be on its way. Credits bound the messages that end meanwhile.
-const ENDED: usize = 1024;
 
 /// The peer does not take a long message of this side.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -122,11 +117,8 @@ impl Sending {
         link: LinkKey,
         call: CallId,
     ) {
-        let Some(entry) = links.table.get(link) else {
-            return;
-        };
         let owner = TransferOwner::Request(call);
-        let mut keys = entry.bodies.outgoing.iter().copied();
+        let mut keys = links[link].bodies.outgoing.iter().copied();
         if let Some(key) = keys.find(|key| self.outgoing[*key].owner == owner) {
             self.abandon_transfer(links, key);
         }
@@ -212,45 +204,6 @@ impl Sending {
         let link = outgoing.link;
         links.close_failed(link, error, "closing a connection");
     }
-
-    /// Removes a message of which nothing follows and nothing is exposed. Returns it if it was one of a
-    /// stream, which has to be told.
-    #[must_use]
-    pub(super) fn end_if_done<T: Transport>(
-        &mut self,
-        links: &mut Links<T>,
-        key: TransferKey,
-    ) -> Option<SentMessage> {
-        let outgoing = &self.outgoing[key];
-        let is_queued = links.outbox.pieces.contains(key);
-        if !outgoing.has_ended || !outgoing.exposed.is_empty() || is_queued {
-            return None;
-        }
-        let outgoing = self.outgoing.remove(key);
-        if let Some(timer) = outgoing.timer {
-            links.timers.cancel(timer);
-        }
-        let link = &mut links[outgoing.link].bodies;
-        link.outgoing.retain(|other| *other != key);
-        if outgoing.form == FRAGMENT || outgoing.is_abandoned {
-            if link.ended.len() == ENDED {
-                link.ended.pop_front();
-            }
-            link.ended.push_back(outgoing.id);
-        }
-        self.discard(outgoing.message);
-        match outgoing.owner {
-            TransferOwner::Stream(stream) => Some(SentMessage { stream, key }),
-            TransferOwner::Request(_) | TransferOwner::Response => None,
-        }
-    }
-}
-
-/// A message of a stream of which nothing is under way any more.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct SentMessage {
-    pub(in super::super) stream: StreamKey,
-    pub(in super::super) key: TransferKey,
 }
 
 impl Outgoing {

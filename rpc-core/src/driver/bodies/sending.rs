@@ -14,12 +14,16 @@ use super::super::links::Links;
 use super::super::table::Table;
 use super::super::timers::TimerKey;
 use super::looks::Looks;
-use crate::protocol::frame::{CallId, TransferId};
+use crate::protocol::frame::{CallId, FRAGMENT, TransferId};
 use crate::transport::{Chunks, ExposureKey, Transport};
 
 /// The most segments of a message that are exposed before its receiver has fetched one. The first
 /// fetch shows that the receiver has memory for the message.
 pub(super) const FIRST_SEGMENTS: usize = 8;
+
+/// How many ended messages of a link have their numbers remembered, since an entry of a control frame
+/// about one may still be on its way. Credits bound the messages that end meanwhile.
+const ENDED: usize = 1024;
 
 /// The call or the stream that a long message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,13 @@ pub(super) enum Awaited {
     Acceptance,
     /// It has to grant credits. This is `credits_seen` of its connection.
     Credits(u64),
+}
+
+/// A message of a stream of which nothing is under way any more.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct SentMessage {
+    pub(in super::super) stream: StreamKey,
+    pub(in super::super) key: TransferKey,
 }
 
 /// The long messages that a poller sends.
@@ -188,5 +199,59 @@ impl Sending {
         while let Some(part) = message.take_front(usize::MAX) {
             self.spend([part]);
         }
+    }
+
+    /// Removes a message of which nothing follows and nothing is exposed. Returns it if it was one of a
+    /// stream, which has to be told.
+    #[must_use]
+    pub(super) fn end_if_done<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        key: TransferKey,
+    ) -> Option<SentMessage> {
+        let outgoing = &self.outgoing[key];
+        let is_queued = links.outbox.pieces.contains(key);
+        if !outgoing.has_ended || !outgoing.exposed.is_empty() || is_queued {
+            return None;
+        }
+        let outgoing = self.outgoing.remove(key);
+        if let Some(timer) = outgoing.timer {
+            links.timers.cancel(timer);
+        }
+        let link = &mut links[outgoing.link].bodies;
+        link.outgoing.retain(|other| *other != key);
+        if outgoing.form == FRAGMENT || outgoing.is_abandoned {
+            if link.ended.len() == ENDED {
+                link.ended.pop_front();
+            }
+            link.ended.push_back(outgoing.id);
+        }
+        self.discard(outgoing.message);
+        match outgoing.owner {
+            TransferOwner::Stream(stream) => Some(SentMessage { stream, key }),
+            TransferOwner::Request(_) | TransferOwner::Response => None,
+        }
+    }
+
+    pub(super) fn conceal_all<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        link: LinkKey,
+        exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
+    ) {
+        let of_link = &mut links.table[link].bodies;
+        for (key, len) in exposed {
+            of_link.exposed -= u64::from(len);
+            of_link.exposed_pieces -= 1;
+            self.exposed -= u64::from(len);
+            self.exposed_pieces -= 1;
+            links.transport.conceal(key);
+        }
+    }
+
+    /// Queues a message of which a piece may be sent.
+    pub(super) fn queue_piece<T: Transport>(&mut self, links: &mut Links<T>, key: TransferKey) {
+        let link = self.outgoing[key].link;
+        links.outbox.pieces.insert(link, key);
     }
 }

@@ -11,7 +11,7 @@ use super::super::links::Links;
 use super::super::outbox::{Class, Permit};
 use super::super::responses::{Blocked, BlockedResponse};
 use super::super::tasks::IncomingCall;
-use super::{Phase, Stream, Streams};
+use super::{Phase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, ResponseHead};
@@ -385,17 +385,4 @@ pub(in super::super) struct FailedHandler {
     pub(in super::super) call: CallId,
     pub(in super::super) has_begun: bool,
     pub(in super::super) status: Status,
-}
-
-impl Stream {
-    /// Notes that the response to a stream of this side has arrived, or has begun to arrive.
-    pub(super) fn note_answer(&mut self, header: &FrameHeader) {
-        if let Phase::Sent { call, counters } = &self.phase {
-            self.phase = Phase::Answered {
-                call: *call,
-                counters: counters.clone(),
-                code: header.selector,
-            };
-        }
-    }
 }

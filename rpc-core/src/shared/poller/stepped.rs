@@ -123,7 +123,7 @@ impl<T: Transport> SteppedPoller<T> {
         let now = self.clock.now();
         self.expire_deadlines();
         let poller = &mut self.poller;
-        poller.driver.on_idle(now);
+        poller.driver.state.borrow_mut().on_idle(now);
         poller.settle();
         poller.connect_when_due();
         for channel in poller.channels.iter_mut() {

@@ -1,0 +1,154 @@
+//! What the handlers of calls and of streams share: what decides whether they begin, and their polls.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Instant;
+
+use super::Driver;
+use super::link::LinkKey;
+use super::tasks::{Task, TaskKey};
+use crate::deadline::BelowFloor;
+use crate::peer::{LendablePeer, Peer};
+use crate::protocol::frame::FrameHeader;
+use crate::protocol::inline_frame::InlineFrame;
+use crate::service::handler::{Handler, HandlerKey, Served};
+use crate::status::Status;
+use crate::transport::Transport;
+
+/// What decides whether the handler of a request begins.
+pub(super) struct RequestParts {
+    pub(super) deadline: Option<Instant>,
+    pub(super) is_expired: bool,
+    pub(super) handler: Option<Rc<dyn Handler>>,
+    pub(super) may_start: bool,
+    pub(super) peer: Cell<Option<Arc<Peer>>>,
+}
+
+/// The number and waker of a task, lent to a future for one poll.
+pub(super) type LentTask = (TaskKey, Waker);
+
+impl<T: Transport> Driver<T> {
+    /// Reads what decides whether the handler of a request begins.
+    #[inline(always)]
+    pub(super) fn request_parts(&self, link: LinkKey, header: &FrameHeader) -> RequestParts {
+        // Requests without a deadline cost no reading of the clock.
+        let needs_clock = (header.time_us != 0) | self.has_deadline_policy.get();
+        let (deadline, is_expired) = match needs_clock {
+            false => (None, false),
+            true => self.deadline_of(header),
+        };
+        let handler = self.methods.borrow().handler(header.selector).cloned();
+        let may_start = !is_expired && self.tasks.borrow().has_capacity();
+        let peer = self.state.borrow_mut().links[link]
+            .peer
+            .as_mut()
+            .map(LendablePeer::lend);
+        RequestParts {
+            deadline,
+            is_expired,
+            handler,
+            may_start,
+            peer: Cell::new(peer),
+        }
+    }
+
+    /// Returns a request's deadline, and whether its handler may not begin because of it.
+    #[inline(never)]
+    pub(super) fn deadline_of(&self, header: &FrameHeader) -> (Option<Instant>, bool) {
+        let now = self.clock.now();
+        let stated = (header.time_us != 0).then(|| self.clock.deadline_of(header.time_us, now));
+        if stated == Some(now) {
+            return (stated, true);
+        }
+        let policy = self.methods.borrow().deadline_policy();
+        match policy.apply(stated, now) {
+            Ok(deadline) => (deadline, false),
+            Err(BelowFloor { .. }) => (stated, true),
+        }
+    }
+
+    /// Polls a handler, and marks it as running, for the watchdog.
+    #[inline]
+    pub(super) fn poll_handler(
+        &self,
+        method: u16,
+        waker: &Waker,
+        frame: &mut InlineFrame,
+        poll: impl FnOnce(&mut Context<'_>, &mut [u8]) -> Served,
+    ) -> Served {
+        let mark = self.running_handler.enter(method);
+        let out = frame.body_mut(self.longest_inline);
+        let outcome = poll(&mut Context::from_waker(waker), out);
+        self.running_handler.leave(mark);
+        outcome
+    }
+
+    /// Returns a task's number and waker, with which a future may be polled once.
+    #[inline]
+    pub(super) fn lend_task(&self) -> LentTask {
+        let spare = self.lent_task.take();
+        spare.unwrap_or_else(|| self.tasks.borrow_mut().borrow_cell())
+    }
+
+    /// Builds the status of a request whose handler is not started.
+    #[cold]
+    pub(super) fn rejection(&self, header: &FrameHeader, is_expired: bool) -> Status {
+        let has_method = self.methods.borrow().handler(header.selector).is_some();
+        if !has_method {
+            Status::unimplemented(format!(
+                "the server has no method number {}",
+                header.selector
+            ))
+        } else if is_expired {
+            self.expired()
+        } else {
+            self.shed()
+        }
+    }
+
+    /// Builds the status of a request that is rejected without decoding.
+    #[cold]
+    pub(super) fn shed(&self) -> Status {
+        let shed = self.counters.handlers.shed.add(1) + 1;
+        if self.state.borrow().links.going_away {
+            return Status::unavailable("the server is shutting down; the call did not run");
+        }
+        let limit = self.tasks.borrow().max_parked();
+        // Logged only for counts that are powers of two, so that logging does not worsen an
+        // overload.
+        if shed.is_power_of_two() {
+            tracing::warn!(
+                shed,
+                limit,
+                "rejecting calls: the poller's limit of concurrent calls is reached. Raise \
+                 `max_concurrent_calls`, or send fewer calls to this server"
+            );
+        }
+        Status::resource_exhausted(format!(
+            "the server rejected the call without running it: its limit of {limit} concurrent calls \
+             per poller is reached. Raise `max_concurrent_calls` on the server, or send fewer calls"
+        ))
+    }
+
+    /// Builds the status of a request whose deadline has already passed.
+    #[cold]
+    pub(super) fn expired(&self) -> Status {
+        self.counters.handlers.expired.add(1);
+        Status::deadline_exceeded(
+            "the deadline passed before the handler started; the call did not run",
+        )
+    }
+
+    pub(super) fn discard(&self, task: &Task) {
+        self.discard_handler(task.call.served.method, task.handler_key);
+    }
+
+    pub(super) fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
+        let handler = self.methods.borrow().handler(method).cloned();
+        if let Some(handler) = handler {
+            handler.discard(handler_key);
+        }
+    }
+}
