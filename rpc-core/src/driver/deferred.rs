@@ -82,7 +82,6 @@ impl<T: Transport> Driver<T> {
                         .and_then(|link| link.waiters.expire(waiter));
                     state.wakers.extend(waker);
                 }
-                TimerTarget::Permit(permit) => state.settled.push(permit),
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);

@@ -178,8 +178,6 @@ pub(crate) enum TimerTarget {
     Release(TransferKey),
     /// A long message that has not arrived in full.
     Incoming(IncomingKey),
-    /// A call of a shared channel that has not been sent yet.
-    Permit(HeldPermit),
 }
 
 impl<T: Transport> Driver<T> {

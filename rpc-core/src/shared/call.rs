@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::permits::{AcquireOutcome, CallPermit, Settled};
-use super::submissions::{PollerHandle, Shared, Submission};
+use super::submissions::{PollerHandle, Shared};
+use super::unsent::UnaryRequest;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
 use crate::clock::deadline_after;
@@ -119,8 +120,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             }
             AcquireOutcome::First(waiter) => {
                 self.state = State::Waiting(handle, waiter);
-                handle.notices.queue_for_permits();
-                handle.notify();
+                let _ = handle.post(|pending| pending.any_queued = true);
                 Poll::Pending
             }
             AcquireOutcome::Acquired(permit) => {
@@ -187,7 +187,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             return;
         };
         self.state = State::Submitted(handle, number);
-        let submission = Submission {
+        let request = UnaryRequest {
             permit,
             long,
             method: self.method,
@@ -199,7 +199,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
                 .waits_for_ready()
                 .unwrap_or(self.shared.waits_for_ready),
         };
-        handle.submit(submission);
+        handle.submit(request);
     }
 }
 
@@ -210,8 +210,7 @@ impl<Q, S, Req, Res> Drop for SharedCall<'_, Q, S, Req, Res> {
             State::Waiting(handle, waiter) => handle.permits.leave_queue(waiter),
             State::Submitted(handle, number) => {
                 if handle.permits.abandon(number) {
-                    handle.notices.abandon(number);
-                    handle.notify();
+                    let _ = handle.post(|pending| pending.abandoned.push(number));
                 }
             }
         }

@@ -9,6 +9,7 @@ use futures_core::Stream;
 use super::allocate::Allocation;
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
+use super::notices::Closed;
 use super::stream_call::PollerStreams;
 use super::submissions::{PollerHandle, Shared};
 use crate::call_error::CallError;
@@ -99,9 +100,10 @@ impl Channel {
         }
         let handle = self.0.next_poller();
         let allocation = Allocation::new(len);
-        match handle.notices.allocate(&allocation) {
-            Ok(()) => handle.notify(),
-            Err(_) => drop(allocation.answer(None)),
+        let request = Arc::clone(&allocation);
+        let posted = handle.post(|pending| pending.allocations.push(request));
+        if let Err(Closed) = posted {
+            drop(allocation.answer(None));
         }
         poll_fn(|cx| allocation.poll_take(cx)).await
     }

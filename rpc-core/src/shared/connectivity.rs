@@ -83,17 +83,13 @@ impl Connectivity {
         }
     }
 
-    /// Records the state of one poller's connection.
-    pub(crate) fn set(&self, poller: usize, state: ConnectivityState) {
-        self.change(poller, state, None);
-    }
-
-    /// Records a failed connection attempt of one poller.
-    pub(crate) fn fail(&self, poller: usize, error: Arc<ConnectError>) {
-        self.change(poller, ConnectivityState::TransientFailure, Some(error));
-    }
-
-    fn change(&self, poller: usize, state: ConnectivityState, error: Option<Arc<ConnectError>>) {
+    /// Records the state of one poller's connection, and the error of an attempt that has failed.
+    pub(super) fn set(
+        &self,
+        poller: usize,
+        state: ConnectivityState,
+        error: Option<Arc<ConnectError>>,
+    ) {
         let mut inner = self.lock();
         inner.states[poller] = state;
         let any = |wanted| inner.states.contains(&wanted);
@@ -225,7 +221,7 @@ mod tests {
             (1, Shutdown, Shutdown),
         ];
         for (poller, state, overall) in cases {
-            connectivity.set(poller, state);
+            connectivity.set(poller, state, None);
             assert_eq!(connectivity.state(), overall, "{poller} {state}");
         }
     }
@@ -236,10 +232,10 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let mut watch = Watch::new(&connectivity);
         assert!(watch.poll_changed(&mut cx).is_pending());
-        connectivity.set(0, Connecting);
+        connectivity.set(0, Connecting, None);
         assert!(watch.poll_changed(&mut cx).is_pending());
-        connectivity.set(0, Ready);
-        connectivity.set(0, TransientFailure);
+        connectivity.set(0, Ready, None);
+        connectivity.set(0, TransientFailure, None);
         let polled = watch.poll_changed(&mut cx);
         assert_eq!(polled, Poll::Ready(TransientFailure));
         assert!(watch.poll_changed(&mut cx).is_pending());

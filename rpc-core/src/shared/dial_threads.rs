@@ -1,4 +1,4 @@
-//! [`DialThreads`]: the threads that perform the handshakes of a set of pollers.
+//! [`DialThreads`]: the threads that perform the handshakes of a poller, or of a set of pollers.
 //!
 //! A server that accepts connections and stays silent keeps a thread for as long as a handshake may
 //! take. Three rules leave threads to the others: few handshakes go to one address, few are those of
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::dial_job::{DialJob, Spawner, spawn_dialer};
 use crate::transport::Fabric;
 
 /// Handshakes at a time. A handshake waits for its server most of the time, so the number bounds
@@ -25,6 +25,68 @@ const MOST_RETRIES: usize = MOST / 2;
 /// Of these, handshakes with one address. An application that gives up soon and tries again with a new
 /// channel makes a first attempt each time.
 const MOST_TO_ONE: usize = MOST / 4;
+
+/// Runs handshakes, which block, outside the poller's thread.
+pub(crate) trait Spawner {
+    /// Runs a job, possibly later.
+    fn spawn(&self, job: DialJob) -> io::Result<()>;
+
+    /// Returns the number of handshakes of other channels that are in progress, which a job may wait
+    /// for.
+    fn in_progress(&self) -> usize {
+        0
+    }
+}
+
+/// An attempt to connect.
+pub(crate) struct DialJob {
+    /// The server's address.
+    pub(super) address: String,
+    /// True if the previous attempt of the same channel has failed.
+    pub(super) is_retry: bool,
+    pub(super) progress: Arc<DialProgress>,
+    pub(super) handshake: Box<dyn FnOnce() + Send>,
+}
+
+impl DialJob {
+    /// Performs the handshake, unless the channel has given it up.
+    pub(crate) fn run(self) {
+        if self.progress.begin() {
+            (self.handshake)();
+        }
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.progress.0.load(Ordering::Relaxed) == GIVEN_UP
+    }
+}
+
+const QUEUED: u8 = 0;
+const BEGUN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// Whether a handshake has begun, or was given up before: one of the two, whichever comes first.
+#[derive(Debug, Default)]
+pub(super) struct DialProgress(AtomicU8);
+
+impl DialProgress {
+    /// Returns false if the handshake was given up.
+    fn begin(&self) -> bool {
+        self.leave_queue(BEGUN)
+    }
+
+    /// Returns false if the handshake has begun.
+    pub(super) fn give_up(&self) -> bool {
+        self.leave_queue(GIVEN_UP)
+    }
+
+    fn leave_queue(&self, next: u8) -> bool {
+        // Nothing else is passed through this value.
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        let exchanged = self.0.compare_exchange(QUEUED, next, success, failure);
+        exchanged.is_ok()
+    }
+}
 
 /// Threads for handshakes, which end when there are none.
 pub(super) struct DialThreads {
@@ -111,7 +173,7 @@ impl DialThreads {
         let fabric = fabric.clone();
         Self {
             state: Mutex::default(),
-            start: Box::new(move |run| spawn_dialer(&fabric, run)),
+            start: Box::new(move |run| fabric.start_thread("verbline-dial", run).map(drop)),
         }
     }
 
@@ -178,7 +240,6 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::super::dial_job::DialProgress;
     use super::*;
 
     /// Handshakes that last until the gate opens.

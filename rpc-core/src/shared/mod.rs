@@ -22,7 +22,8 @@
 //!
 //! Streams take no permit, and are encoded into memory of their own. They and the calls whose futures
 //! are dropped reach the poller through `notices.rs`; an open stream is between its caller and the
-//! poller's driver alone.
+//! poller's driver alone. Requests of both kinds wait in one backlog (`backlog.rs`), if they cannot be
+//! sent at once.
 //!
 //! The poller maintains the connection (`reconnect.rs`). When the connection ends, the calls in flight
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).
@@ -32,6 +33,7 @@
 //! A channel over a device is the only one of its pollers, which end with it (`poller_state.rs`).
 
 mod allocate;
+mod backlog;
 mod backoff;
 mod builder;
 mod call;
@@ -39,7 +41,6 @@ mod calls;
 mod channel;
 mod channels;
 mod connectivity;
-mod dial_job;
 mod dial_threads;
 mod error;
 mod marks;
@@ -55,8 +56,8 @@ mod reconnect;
 mod source;
 mod start;
 mod stream_call;
-mod streams;
 mod submissions;
+mod unsent;
 mod wakers;
 
 pub use self::builder::ChannelBuilder;

@@ -12,9 +12,9 @@ use crossbeam_channel::{bounded, never};
 use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
-use super::dial_job::ThreadSpawner;
+use super::dial_threads::DialThreads;
 use super::error::ChannelError;
-use super::notices::{NoticeReceiver, Notices};
+use super::notices::{Inbox, Notices};
 use super::permits::CallPermits;
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
@@ -104,7 +104,6 @@ pub(super) fn channel(
     let mut pollers = Vec::new();
     for (index, reserved) in reserved.into_iter().enumerate() {
         let mut ends = Ends::new(&settings, reserved, permits, &connectivity, index);
-        ends.new.is_lazy = start.is_none();
         ends.new.report = Report(start.cloned());
         hand_over(index, &ends.handle.poller, ends.new)?;
         pollers.push(ends.handle);
@@ -158,10 +157,7 @@ impl Ends {
                 connectivity: Arc::clone(connectivity),
                 health: Arc::clone(&handle.health),
             },
-            permits: Arc::clone(&handle.permits),
-            submissions: receiver,
-            notices: NoticeReceiver::new(&handle.notices),
-            is_lazy: true,
+            inbox: Inbox::new(&handle.permits, receiver, &handle.notices),
             report: Report(None),
         };
         Self { handle, new }
@@ -190,12 +186,8 @@ pub(super) fn run_one<F: Fabric>(
     };
     state.set_limits(transport.limits(), &pinned);
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    let mut poller = SharedPoller::new(
-        driver,
-        state,
-        never(),
-        Rc::new(ThreadSpawner(fabric.clone())),
-    );
+    let dial_threads = Arc::new(DialThreads::new(fabric));
+    let mut poller = SharedPoller::new(driver, state, never(), Rc::new(dial_threads));
     poller.add(new);
     poller.run(intents.waiting);
 }
@@ -219,11 +211,12 @@ fn open_device<F: Fabric>(
         let error = match cores::open_on(fabric, core.clone(), intents) {
             Ok(opened) => {
                 if failures > 0 {
-                    new.target.stop_backing_off();
+                    new.target.backoff.succeed();
+                    new.target.report(ConnectivityState::Idle);
                 }
                 break Ok(Some(opened));
             }
-            Err(error) if new.is_lazy => error,
+            Err(error) if !new.report.is_awaited() => error,
             Err(error) => {
                 tracing::error!(%error, "cannot open the device of a channel's poller");
                 break Err(error);
@@ -242,7 +235,8 @@ fn open_device<F: Fabric>(
             address: new.target.address.clone(),
             source: error.into(),
         });
-        let delay = new.target.start_backing_off(&error);
+        new.target.report_failure(&error);
+        let delay = new.target.backoff.next();
         if !new.fail_all(&error, delay) {
             break Ok(None);
         }

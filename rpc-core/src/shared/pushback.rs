@@ -44,6 +44,12 @@ impl Pushback {
         self.until
     }
 
+    /// Returns true if the server wants calls only after this deadline.
+    pub(super) fn outlasts(&self, deadline: Option<Instant>) -> bool {
+        let until = self.until.zip(deadline);
+        until.is_some_and(|(until, deadline)| deadline < until)
+    }
+
     /// Forgets the hold and the probe.
     pub(super) fn forget(&mut self) {
         self.until = None;

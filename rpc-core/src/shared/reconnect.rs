@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
-use super::dial_job::{DialJob, DialProgress, Spawner};
+use super::dial_threads::{DialJob, DialProgress, Spawner};
 use super::error::ChannelError;
 use super::poller_state::PollerState;
 use super::start::Report;
@@ -53,25 +53,24 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Reports that the poller's device cannot be opened. Returns the time until the next attempt.
-    pub(super) fn start_backing_off(&mut self, error: &Arc<ConnectError>) -> Duration {
-        self.health.set(PollerHealth::POOR);
-        self.connectivity.fail(self.index, Arc::clone(error));
-        self.backoff.next()
+    /// Reports the state of the connection.
+    pub(super) fn report(&self, state: ConnectivityState) {
+        self.health.set(state);
+        self.connectivity.set(self.index, state, None);
     }
 
-    /// Reports that the device is open, after an attempt that has failed.
-    pub(super) fn stop_backing_off(&mut self) {
-        self.backoff.succeed();
-        self.health.set(PollerHealth::GOOD);
-        self.connectivity.set(self.index, ConnectivityState::Idle);
+    /// Reports an attempt that has failed.
+    pub(super) fn report_failure(&self, error: &Arc<ConnectError>) {
+        let state = ConnectivityState::TransientFailure;
+        self.health.set(state);
+        let error = Some(Arc::clone(error));
+        self.connectivity.set(self.index, state, error);
     }
 
-    /// Reports that the poller ends, or that the channel is closed.
-    pub(super) fn shut_down(&self) {
-        self.health.set(PollerHealth::POOR);
-        self.connectivity
-            .set(self.index, ConnectivityState::Shutdown);
+    /// Returns the cause with which calls fail while there is no connection.
+    pub(super) fn not_connected(&self, latest: Option<Arc<ConnectError>>) -> Cause {
+        let address = self.address.clone();
+        Cause::NotConnected { address, latest }
     }
 }
 
@@ -86,7 +85,7 @@ pub(super) struct Reconnect<T: Transport> {
     failures: u64,
     latest: Option<Arc<ConnectError>>,
     /// The outcome of the first attempt is reported here.
-    report: Option<Report>,
+    report: Report,
     dialer: Arc<dyn Dialer<T::Dialed>>,
     dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
     state: ConnectionState,
@@ -111,12 +110,9 @@ enum ConnectionState {
         methods: MethodNumbers,
         since: Instant,
     },
-    /// Waiting until the time of the next attempt. `latest` is the error of the previous attempt,
-    /// if it failed.
-    BackingOff {
-        until: Instant,
-        latest: Option<Arc<ConnectError>>,
-    },
+    /// Waiting until the time of the next attempt: the connection has ended, or the latest attempt has
+    /// failed.
+    BackingOff { until: Instant },
 }
 
 /// The end of an attempt to connect, which decides what happens to waiting calls.
@@ -143,7 +139,7 @@ impl<T: Transport> Reconnect<T> {
             notifier,
             failures: 0,
             latest: None,
-            report: Some(report),
+            report,
             dialed: unbounded(),
             state: ConnectionState::Idle,
             retiring: Vec::new(),
@@ -191,26 +187,25 @@ impl<T: Transport> Reconnect<T> {
     pub(super) fn next_time(&self) -> Option<Instant> {
         match self.state {
             ConnectionState::Dialing { begins_until, .. } => begins_until,
-            ConnectionState::BackingOff { until, .. } => Some(until),
+            ConnectionState::BackingOff { until } => Some(until),
             _ => None,
         }
     }
 
-    /// Returns the cause with which calls that don't wait for ready fail, if the latest attempt to
-    /// connect failed.
-    pub(super) fn failure(&self) -> Option<Cause> {
-        match &self.state {
-            ConnectionState::BackingOff {
-                latest: Some(error),
-                ..
-            } => Some(self.not_connected(Some(Arc::clone(error)))),
-            _ => None,
-        }
+    /// Returns true if the latest attempt to connect failed and the next one has not begun: calls
+    /// that don't wait for ready fail.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state, ConnectionState::BackingOff { .. }) && self.latest.is_some()
     }
 
-    pub(super) fn not_connected(&self, latest: Option<Arc<ConnectError>>) -> Cause {
-        let address = self.target.address.clone();
-        Cause::NotConnected { address, latest }
+    /// Returns the cause with which calls fail after an attempt to connect has failed.
+    pub(super) fn not_connected(&self) -> Cause {
+        self.target.not_connected(self.latest_error())
+    }
+
+    /// Returns the cause with which calls fail when the channel or its poller ends.
+    pub(super) fn has_ended(&self) -> Cause {
+        self.target.not_connected(None)
     }
 
     /// Adopts a connection that was dialed, retires one that has ended, and dials when it is time.
@@ -226,7 +221,7 @@ impl<T: Transport> Reconnect<T> {
                 Ok(outcome) => Some(self.finish_dial(outcome)),
                 Err(_) => self.fail_unless_begun(),
             },
-            ConnectionState::BackingOff { until, .. } if *until <= self.driver.clock.now() => {
+            ConnectionState::BackingOff { until } if *until <= self.driver.clock.now() => {
                 self.dial()
             }
             ConnectionState::BackingOff { .. } => None,
@@ -251,7 +246,7 @@ impl<T: Transport> Reconnect<T> {
         let Target { address, index, .. } = &self.target;
         log_limited!(info, for address, address, poller = index, %reason, "disconnected from the server");
         self.retiring.push(link);
-        self.back_off(None);
+        self.back_off();
     }
 
     fn release_retired(&mut self) {
@@ -374,7 +369,7 @@ impl<T: Transport> Reconnect<T> {
             methods,
             since: self.driver.clock.now(),
         });
-        self.report_first(Ok(()));
+        self.report.send(Ok(()));
         Attempt::Connected
     }
 
@@ -384,9 +379,9 @@ impl<T: Transport> Reconnect<T> {
         self.latest = Some(Arc::clone(&error));
         let (Target { address, index, .. }, failures) = (&self.target, self.failures);
         if failures.is_power_of_two() {
-            let then = match self.report {
-                Some(Report(Some(_))) => "the channel is not opened",
-                _ => {
+            let then = match self.report.is_awaited() {
+                true => "the channel is not opened",
+                false => {
                     "retrying after growing delays, and logging at powers of two of the failed attempts"
                 }
             };
@@ -401,18 +396,12 @@ impl<T: Transport> Reconnect<T> {
             );
         }
         self.driver.counters.connections.not_connected.add(1);
-        self.back_off(Some(Arc::clone(&error)));
-        self.report_first(Err(ChannelError::Connect(error)));
+        self.back_off();
+        self.report.send(Err(ChannelError::Connect(error)));
         Attempt::Failed
     }
 
-    fn report_first(&mut self, outcome: Result<(), ChannelError>) {
-        if let Some(report) = self.report.take() {
-            report.send(outcome);
-        }
-    }
-
-    fn back_off(&mut self, latest: Option<Arc<ConnectError>>) {
+    fn back_off(&mut self) {
         let delay = self.target.backoff.next();
         let Target { address, index, .. } = &self.target;
         tracing::debug!(
@@ -422,40 +411,24 @@ impl<T: Transport> Reconnect<T> {
             "waiting before the next attempt to connect"
         );
         let until = self.driver.clock.now() + delay;
-        self.set_state(ConnectionState::BackingOff { until, latest });
+        self.set_state(ConnectionState::BackingOff { until });
     }
 
     fn set_state(&mut self, state: ConnectionState) {
         self.state = state;
-        let Target {
-            index,
-            connectivity,
-            health,
-            ..
-        } = &self.target;
-        health.set(match &self.state {
-            ConnectionState::Idle | ConnectionState::Connected { .. } => PollerHealth::GOOD,
-            ConnectionState::Dialing { .. } | ConnectionState::BackingOff { latest: None, .. } => {
-                PollerHealth::FAIR
-            }
-            ConnectionState::BackingOff { .. } => PollerHealth::POOR,
-        });
-        match &self.state {
-            ConnectionState::Idle => connectivity.set(*index, ConnectivityState::Idle),
-            ConnectionState::Connected { .. } => connectivity.set(*index, ConnectivityState::Ready),
-            ConnectionState::BackingOff {
-                latest: Some(error),
-                ..
-            } => connectivity.fail(*index, Arc::clone(error)),
-            ConnectionState::Dialing { .. } | ConnectionState::BackingOff { latest: None, .. } => {
-                connectivity.set(*index, ConnectivityState::Connecting);
+        match (&self.state, &self.latest) {
+            (ConnectionState::Idle, _) => self.target.report(ConnectivityState::Idle),
+            (ConnectionState::Connected { .. }, _) => self.target.report(ConnectivityState::Ready),
+            (ConnectionState::BackingOff { .. }, Some(error)) => self.target.report_failure(error),
+            (ConnectionState::Dialing { .. } | ConnectionState::BackingOff { .. }, _) => {
+                self.target.report(ConnectivityState::Connecting);
             }
         }
     }
 
     /// Reports that the channel or its poller ends.
     pub(super) fn shut_down(&self) {
-        self.target.shut_down();
+        self.target.report(ConnectivityState::Shutdown);
     }
 
     /// Closes all links, because the channel ends.

@@ -59,12 +59,19 @@ impl Start {
     }
 }
 
-/// Reports one poller's outcome to [`Start`] exactly once, even if the poller's thread panics.
+/// Reports one poller's outcome to [`Start`], if anyone waits for it, exactly once, even if the
+/// poller's thread panics.
 #[derive(Debug)]
 pub(super) struct Report(pub(super) Option<Arc<Start>>);
 
 impl Report {
-    pub(super) fn send(mut self, outcome: Result<(), ChannelError>) {
+    /// Returns true if somebody waits for the outcome.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Reports the outcome of the first attempt. Later ones are of no interest.
+    pub(super) fn send(&mut self, outcome: Result<(), ChannelError>) {
         if let Some(start) = self.0.take() {
             start.report(outcome);
         }
@@ -73,8 +80,6 @@ impl Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        if let Some(start) = self.0.take() {
-            start.report(Err(ChannelError::PollerPanicked));
-        }
+        self.send(Err(ChannelError::PollerPanicked));
     }
 }

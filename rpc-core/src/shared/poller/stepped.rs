@@ -14,7 +14,7 @@ use crate::service::dispatch::Methods;
 use crate::shared::backoff::Backoff;
 use crate::shared::channel::Channel;
 use crate::shared::connectivity::{Connectivity, ConnectivityState};
-use crate::shared::dial_job::{DialJob, Spawner};
+use crate::shared::dial_threads::{DialJob, Spawner};
 use crate::shared::open::{ChannelSettings, Ends};
 use crate::shared::polled_channel::NewChannel;
 use crate::shared::poller_state::PollerRef;
@@ -125,10 +125,9 @@ impl<T: Transport> SteppedPoller<T> {
         let poller = &mut self.poller;
         poller.driver.on_idle(now);
         poller.settle();
-        poller.connect_when_due();
+        poller.visit_due();
         for channel in poller.channels.iter_mut() {
-            channel.permits.maintain_queue(now);
-            channel.streams.expire(&channel.connection);
+            channel.calls.inbox.permits.maintain_queue(now);
         }
         poller.wakers.wake();
     }
@@ -145,10 +144,10 @@ impl<T: Transport> SteppedPoller<T> {
                 }
             }
         }
-        let listed = poller.channels.iter();
-        let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
-        if poller.attempts.len() != attempts {
-            left.push("attempts of channels that are gone".to_owned());
+        let channels = poller.channels.iter();
+        let timers = channels.filter(|channel| channel.timer.is_some());
+        if poller.times.len() != timers.count() {
+            left.push("timers of channels that are gone".to_owned());
         }
         left
     }
