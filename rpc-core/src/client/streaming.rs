@@ -45,13 +45,17 @@ pub(crate) trait OpenStream {
     /// Passes the stream to its poller, which ends it if it cannot be opened. Returns its number
     /// there.
     fn open(&self, core: &Arc<StreamCore>, request: StreamRequest) -> u64;
-    /// Removes a stream that has been cancelled, if it still waits for its poller.
-    fn give_up(&self, number: u64);
+    /// Removes a stream that has been cancelled, if it still waits for its poller. Otherwise the driver
+    /// has it.
+    fn give_up(&self, _: u64) {}
     /// Handles the answer of a server that refused the stream, and wants no further calls for this
     /// long.
-    fn push_back(&self, pushback: Duration);
-    /// Returns what has to live for as long as the stream.
-    fn keep_alive(&self) -> Option<KeepAlive>;
+    fn push_back(&self, _: Duration) {}
+    /// Returns what has to live for as long as the stream. The driver keeps a connection open while it
+    /// has streams.
+    fn keep_alive(&self) -> Option<KeepAlive> {
+        None
+    }
 }
 
 impl OpenStream for ChannelCore {
@@ -78,16 +82,6 @@ impl OpenStream for ChannelCore {
             core.end(StreamEnd::Failed(error));
         }
         0
-    }
-
-    // The driver has the stream.
-    fn give_up(&self, _: u64) {}
-
-    fn push_back(&self, _: Duration) {}
-
-    // The driver keeps a connection open while it has streams.
-    fn keep_alive(&self) -> Option<KeepAlive> {
-        None
     }
 }
 
@@ -117,17 +111,15 @@ impl<C: OpenStream> Drop for Waiting<'_, C> {
     }
 }
 
-/// Encodes the request of a stream, whose metadata and message have these lengths.
-fn encode_opening<C: OpenStream, R>(
+/// Makes the request of a stream. Its frame begins with room for the header, and metadata of this length.
+/// The driver checks the lengths.
+fn opening<C: OpenStream, R>(
     channel: &C,
     spec: &'static MethodSpec,
     request: &Request<R>,
-    lengths: RequestLengths,
-    write: impl FnOnce(&mut [u8]),
+    metadata_len: usize,
+    (frame, message): (Vec<u8>, Chunks),
 ) -> StreamRequest {
-    // The driver checks the lengths.
-    let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
-    write(&mut frame[HEADER_LEN..]);
     StreamRequest {
         spec,
         method: 0,
@@ -135,31 +127,24 @@ fn encode_opening<C: OpenStream, R>(
         deadline: request.deadline_of_call(|timeout| channel.deadline_after(timeout)),
         waits_for_ready: request.waits_for_ready(),
         sends_messages: false,
-        metadata_len: lengths.metadata,
+        metadata_len,
         frame,
-        message: Chunks::new(),
+        message,
     }
 }
 
-/// Encodes the request of a stream whose message fits in no slot of the usual length. The driver copies
-/// it into its frame if the slots are longer.
+/// Encodes a request whose message fits in no slot of the usual length. The driver copies it into its
+/// frame if the slots are longer.
 #[cold]
-fn encode_long_opening<C: OpenStream, Q: Codec<Req>, Req>(
-    channel: &C,
+fn encode_long<Q: Codec<Req>, Req>(
     method: &'static MethodSpec,
     request: &Request<Req>,
     lengths: RequestLengths,
-) -> StreamRequest {
+) -> (Vec<u8>, Chunks) {
     // This may be any thread, and only the poller's has registered memory.
     let encoded = EncodedRequest::new::<Q, Req>(request, lengths, method, &mut |_| None);
-    let metadata_only = RequestLengths {
-        message: 0,
-        ..lengths
-    };
-    let write = |out: &mut [u8]| out.copy_from_slice(&encoded.metadata);
-    let mut opening = encode_opening(channel, method, request, metadata_only, write);
-    opening.message = encoded.message;
-    opening
+    let frame = [&[0; HEADER_LEN], &*encoded.metadata].concat();
+    (frame, encoded.message)
 }
 
 impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
@@ -174,12 +159,14 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         S: Codec<Res>,
     {
         let lengths = RequestLengths::new::<Q, Req>(request);
-        if lengths.message > SLOT_MESSAGE_LEN {
-            let opening = encode_long_opening::<C, Q, Req>(channel, method, request, lengths);
-            return Self::new::<S>(channel, opening).0;
-        }
-        let write = |out: &mut [u8]| write_request::<Q, Req>(request, lengths, method, out);
-        let opening = encode_opening(channel, method, request, lengths, write);
+        let encoded = if lengths.message > SLOT_MESSAGE_LEN {
+            encode_long::<Q, Req>(method, request, lengths)
+        } else {
+            let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
+            write_request::<Q, Req>(request, lengths, method, &mut frame[HEADER_LEN..]);
+            (frame, Chunks::new())
+        };
+        let opening = opening(channel, method, request, lengths.metadata, encoded);
         Self::new::<S>(channel, opening).0
     }
 
@@ -195,12 +182,11 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         Req: Send + 'static,
         St: Stream<Item = Req> + Send + 'static,
     {
-        let lengths = RequestLengths {
-            metadata: request.metadata().encoded_len(),
-            message: 0,
-        };
-        let write = |out: &mut [u8]| request.metadata().encode(out);
-        let mut opening = encode_opening(channel, method, &request, lengths, write);
+        let metadata_len = request.metadata().encoded_len();
+        let mut frame = vec![0; HEADER_LEN + metadata_len];
+        request.metadata().encode(&mut frame[HEADER_LEN..]);
+        let encoded = (frame, Chunks::new());
+        let mut opening = opening(channel, method, &request, metadata_len, encoded);
         opening.sends_messages = true;
         let (mut call, core) = Self::new::<S>(channel, opening);
         let pump = request_pump::<Q, Req, St>(core, request.into_inner());

@@ -133,24 +133,6 @@ impl Connectivity {
         self.lock().latest_error.clone()
     }
 
-    /// Returns the state as soon as its version differs from `seen`.
-    fn poll_changed(
-        &self,
-        watch: usize,
-        seen: &mut u64,
-        cx: &mut Context<'_>,
-    ) -> Poll<ConnectivityState> {
-        let mut inner = self.lock();
-        if inner.version != *seen {
-            *seen = inner.version;
-            return Poll::Ready(inner.overall);
-        }
-        let before = inner.watches[watch].replace(cx.waker().clone());
-        drop(inner);
-        drop(before);
-        Poll::Pending
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code under the lock panics.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -192,8 +174,15 @@ impl Watch {
     }
 
     fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<ConnectivityState> {
-        self.connectivity
-            .poll_changed(self.index, &mut self.seen, cx)
+        let mut inner = self.connectivity.lock();
+        if inner.version != self.seen {
+            self.seen = inner.version;
+            return Poll::Ready(inner.overall);
+        }
+        let before = inner.watches[self.index].replace(cx.waker().clone());
+        drop(inner);
+        drop(before);
+        Poll::Pending
     }
 
     /// Returns the current state.

@@ -32,7 +32,6 @@
 //! A poller finds the channels that have work without looking at the others (`poller.rs`, `marks.rs`).
 //! A channel over a device is the only one of its pollers, which end with it (`poller_state.rs`).
 
-mod allocate;
 mod backlog;
 mod backoff;
 mod builder;
@@ -45,6 +44,7 @@ mod dial_threads;
 mod error;
 mod marks;
 mod notices;
+mod oneshot;
 mod open;
 mod permits;
 mod polled_channel;
@@ -52,9 +52,9 @@ mod poller;
 mod poller_state;
 mod pollers;
 mod pushback;
+mod random;
 mod reconnect;
 mod source;
-mod start;
 mod stream_call;
 mod submissions;
 mod unsent;

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use super::allocate::Allocation;
+use super::oneshot::Sender;
 use super::permits::CallPermits;
 use super::unsent::{UnaryRequest, Unsent};
 use crate::call_error::Cause;
-use crate::stream::wakers::wake_all;
+use crate::codec::MessageBuf;
 use crate::transport::CloseReason;
 
 /// The notices of one channel to one poller.
@@ -48,8 +48,8 @@ pub(super) struct Pending {
     pub(super) abandoned: Vec<u32>,
     /// How long the server wants no further calls, according to its answer to a stream.
     pub(super) pushback: Duration,
-    /// Requests for memory.
-    pub(super) allocations: Vec<Arc<Allocation>>,
+    /// Requests for memory of these lengths. Those that are dropped get the heap's.
+    pub(super) allocations: Vec<(usize, Sender<MessageBuf>)>,
     /// True if a call has begun to wait for a permit, as the first one.
     pub(super) any_queued: bool,
     /// True if the last handle of the channel was dropped.
@@ -147,7 +147,7 @@ impl Inbox {
         mem::take(&mut queue.pending)
     }
 
-    /// Takes the streams of a poller that has no device yet, answers the requests for memory, and
+    /// Takes the streams of a poller that has no device yet, refuses the requests for memory, and
     /// forgets the dropped calls that have been settled since.
     pub(super) fn take_streams(&self) -> impl Iterator<Item = Unsent> + use<> {
         let mut queue = self.notices.queue();
@@ -161,7 +161,7 @@ impl Inbox {
             .abandoned
             .retain(|&permit| permits.is_abandoned(permit));
         drop(queue);
-        wake_all(allocations.iter().filter_map(|one| one.answer(None)));
+        drop(allocations);
         streams.into_values()
     }
 

@@ -11,8 +11,7 @@ use super::connectivity::ConnectivityState;
 use super::dial_threads::Spawner;
 use super::notices::Inbox;
 use super::poller_state::PollerState;
-use super::reconnect::{Attempt, Reconnect, Target};
-use super::start::Report;
+use super::reconnect::{Attempt, Reconnect, Report, Target};
 use super::unsent::Unsent;
 use super::wakers::Wakers;
 use crate::driver::Driver;
@@ -30,7 +29,7 @@ pub(super) struct NewChannel {
     pub(super) target: Target,
     pub(super) inbox: Inbox,
     /// Who waits for the first connection. If nobody does, the first call connects.
-    pub(super) report: Report,
+    pub(super) report: Option<Report>,
 }
 
 impl NewChannel {
@@ -106,7 +105,7 @@ impl<T: Transport> PolledChannel<T> {
             inbox,
             report,
         } = new;
-        let is_lazy = !report.is_awaited();
+        let is_lazy = report.is_none();
         let notifier = (Arc::clone(state), number);
         let mut channel = Self {
             calls: Calls::new(driver, number, inbox, wakers),

@@ -36,7 +36,6 @@ use crate::driver::held_permit::HeldPermit;
 use crate::driver::timers::Timers;
 use crate::limits::Waiting;
 use crate::poller::idle::{BusyPoller, Idle};
-use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
 /// Turns between two checks of the channels' times, and of the permit queues. Like the driver, a poller reads the clock only now and then while it spins.
@@ -252,9 +251,8 @@ impl<T: Transport> SharedPoller<T> {
         } = channel.calls.inbox.take_notices();
         channel.calls.abandon(abandoned);
         channel.calls.hold_back(pushback);
-        for allocation in allocations {
-            let buf = self.driver.allocate_message(allocation.len);
-            wake_all(allocation.answer(Some(buf)));
+        for (len, caller) in allocations {
+            caller.send(self.driver.allocate_message(len));
         }
         if !streams.is_empty() {
             channel.calls.submit_streams(streams, &channel.connection);

@@ -24,8 +24,8 @@ use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::dial_threads::{DialJob, DialProgress, Spawner};
 use super::error::ChannelError;
+use super::oneshot;
 use super::poller_state::PollerState;
-use super::start::Report;
 use super::submissions::PollerHealth;
 use crate::call_error::Cause;
 use crate::client::channel::MethodNumbers;
@@ -39,6 +39,10 @@ use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 /// makes no further connection until one of them has ended. A poller has room for no more: see
 /// [`CONNECTIONS`](super::open::CONNECTIONS).
 const MOST_RETIRING: usize = 2;
+
+/// Where the outcome of a channel's first attempt to connect at a poller is reported. Dropped, it reports
+/// that the poller's thread has panicked.
+pub(super) type Report = oneshot::Sender<Result<(), ChannelError>>;
 
 /// The server that a channel connects to, and how.
 pub(super) struct Target {
@@ -84,8 +88,8 @@ pub(super) struct Reconnect<T: Transport> {
     /// Attempts that have failed since the channel was connected, and the error of the latest one.
     failures: u64,
     latest: Option<Arc<ConnectError>>,
-    /// The outcome of the first attempt is reported here.
-    report: Report,
+    /// Who waits for the outcome of the first attempt.
+    report: Option<Report>,
     dialer: Arc<dyn Dialer<T::Dialed>>,
     dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
     state: ConnectionState,
@@ -128,7 +132,7 @@ impl<T: Transport> Reconnect<T> {
         target: Target,
         spawner: Rc<dyn Spawner>,
         notifier: (Arc<PollerState>, u32),
-        report: Report,
+        report: Option<Report>,
     ) -> Self {
         let was_protected = Arc::clone(&target.connectivity.was_protected);
         Self {
@@ -369,7 +373,7 @@ impl<T: Transport> Reconnect<T> {
             methods,
             since: self.driver.clock.now(),
         });
-        self.report.send(Ok(()));
+        self.report_first(Ok(()));
         Attempt::Connected
     }
 
@@ -379,7 +383,7 @@ impl<T: Transport> Reconnect<T> {
         self.latest = Some(Arc::clone(&error));
         let (Target { address, index, .. }, failures) = (&self.target, self.failures);
         if failures.is_power_of_two() {
-            let then = match self.report.is_awaited() {
+            let then = match self.report.is_some() {
                 true => "the channel is not opened",
                 false => {
                     "retrying after growing delays, and logging at powers of two of the failed attempts"
@@ -397,8 +401,14 @@ impl<T: Transport> Reconnect<T> {
         }
         self.driver.counters.connections.not_connected.add(1);
         self.back_off();
-        self.report.send(Err(ChannelError::Connect(error)));
+        self.report_first(Err(ChannelError::Connect(error)));
         Attempt::Failed
+    }
+
+    fn report_first(&mut self, outcome: Result<(), ChannelError>) {
+        if let Some(report) = self.report.take() {
+            report.send(outcome);
+        }
     }
 
     fn back_off(&mut self) {

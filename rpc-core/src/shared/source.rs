@@ -1,14 +1,11 @@
 //! [`PollerSource`]: where a channel gets its pollers from.
 
-use std::sync::Arc;
-
 use super::channel::Channel;
 use super::error::ChannelError;
-use super::open::CONNECTIONS;
-use super::open::{self, ChannelSettings};
+use super::open::{self, CONNECTIONS, ChannelSettings, Connecting};
 use super::poller_state::PollerRef;
 use super::pollers::Pollers;
-use super::start::Start;
+use crate::clock::Clock;
 use crate::limits::Intents;
 use crate::poller::{cores, idle};
 use crate::transport::Fabric;
@@ -22,13 +19,12 @@ impl PollerSource for Pollers {}
 
 /// Opens channels. Nothing outside this crate implements it.
 pub trait Source: Clone {
-    /// Opens a channel. It connects at once if there is somebody who waits for it.
+    /// Opens a channel, which connects at once unless it is lazy.
     fn open(
         &self,
         intents: Intents,
         settings: ChannelSettings,
-        start: Option<&Arc<Start>>,
-    ) -> Result<Channel, ChannelError>;
+    ) -> Result<(Channel, Connecting), ChannelError>;
 }
 
 impl<F: Fabric> Source for F {
@@ -36,8 +32,7 @@ impl<F: Fabric> Source for F {
         &self,
         intents: Intents,
         settings: ChannelSettings,
-        start: Option<&Arc<Start>>,
-    ) -> Result<Channel, ChannelError> {
+    ) -> Result<(Channel, Connecting), ChannelError> {
         settings.check(|address| self.check_address(address))?;
         // Before any lock, which another thread may have held when this process was forked.
         if F::is_forked() {
@@ -61,7 +56,7 @@ impl<F: Fabric> Source for F {
             settings,
             reserved,
             permits,
-            start,
+            Clock::system(),
             F::is_forked,
             |index, poller, new| {
                 let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
@@ -80,8 +75,7 @@ impl Source for Pollers {
         &self,
         _: Intents,
         settings: ChannelSettings,
-        start: Option<&Arc<Start>>,
-    ) -> Result<Channel, ChannelError> {
+    ) -> Result<(Channel, Connecting), ChannelError> {
         settings.check(|address| self.check_address(address))?;
         let is_forked = self.is_forked();
         // Before any lock, as above.
@@ -100,7 +94,7 @@ impl Source for Pollers {
             settings,
             reserved,
             permits,
-            start,
+            Clock::system(),
             is_forked,
             |index, poller, new| {
                 new.hand_over(&new_channels[index], poller);

@@ -72,10 +72,6 @@ impl OpenStream for TestChannel {
     fn push_back(&self, pushback: Duration) {
         self.pushback.set(pushback);
     }
-
-    fn keep_alive(&self) -> Option<KeepAlive> {
-        None
-    }
 }
 
 impl TestChannel {
