@@ -4,19 +4,8 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Instant;
 
-use super::unsent::Unsent;
+use super::unsent::{LANES, Lane, Unsent};
 use crate::driver::timers::{TimerKey, Timers};
-
-/// Which requests come before which: first come, first served, among those of one lane. Streams
-/// have a lane of their own, because a server may take calls and no further streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    Unary,
-    Streams,
-}
-
-/// Both lanes, in the order in which they are served.
-pub(super) const LANES: [Lane; 2] = [Lane::Streams, Lane::Unary];
 
 /// The requests of one channel that wait to be sent.
 #[derive(Default)]
@@ -55,7 +44,8 @@ impl Backlog {
         self.deadlines.next_deadline()
     }
 
-    pub(super) fn push(&mut self, lane: Lane, number: u64, request: Unsent) {
+    pub(super) fn push(&mut self, number: u64, request: Unsent) {
+        let lane = request.lane();
         let waiting = &mut self.lanes[lane as usize];
         debug_assert!(waiting.back().is_none_or(|last| last.place.number < number));
         let insert = |deadline| self.deadlines.insert(deadline, (lane, number));
@@ -71,8 +61,8 @@ impl Backlog {
     }
 
     /// Puts a request back that was taken from the front of its lane.
-    pub(super) fn keep(&mut self, lane: Lane, place: Place, request: Unsent) {
-        self.lanes[lane as usize].push_front(Waiting { place, request });
+    pub(super) fn keep(&mut self, place: Place, request: Unsent) {
+        self.lanes[request.lane() as usize].push_front(Waiting { place, request });
     }
 
     /// Ends the wait of a request that was taken.

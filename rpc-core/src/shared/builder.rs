@@ -117,9 +117,12 @@ impl<S: PollerSource> ChannelBuilder<S> {
     ///
     /// Returns the [`ChannelError`] of the first attempt that fails. Nothing of the channel is left
     /// running.
-    pub async fn connect(mut self) -> Result<Channel, ChannelError> {
-        self.settings.is_lazy = false;
-        let (channel, mut connecting) = self.source.open(self.intents, self.settings)?;
+    pub async fn connect(self) -> Result<Channel, ChannelError> {
+        let settings = ChannelSettings {
+            is_lazy: false,
+            ..self.settings
+        };
+        let (channel, mut connecting) = self.source.open(self.intents, settings)?;
         poll_fn(|cx| connecting.poll(cx)).await?;
         Ok(channel)
     }

@@ -18,11 +18,11 @@ mod settle;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::backlog::{Backlog, LANES, Lane};
+use super::backlog::Backlog;
 use super::notices::Inbox;
 use super::pushback::Pushback;
 use super::reconnect::Reconnect;
-use super::unsent::Unsent;
+use super::unsent::{LANES, Lane, Unsent};
 use super::wakers::Wakers;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
@@ -191,7 +191,7 @@ impl<T: Transport> Calls<T> {
         match request {
             Unsent::Unary(request) => {
                 self.records[request.permit.number as usize] = Record::Free;
-                self.settle_one(request.permit, Err(error));
+                self.finish(request.permit, Err(error), None);
             }
             Unsent::Stream(core, mut request) => {
                 request.counters.count(self.counters.of(request.spec));

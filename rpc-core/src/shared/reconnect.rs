@@ -12,13 +12,14 @@
 //! A link is retired when it has ended or its server goes away. It then accepts no more calls, and
 //! is released when the calls in flight on it have been settled and its streams have ended.
 
+use std::error::Error;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, bounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
@@ -91,8 +92,7 @@ pub(super) struct Reconnect<T: Transport> {
     /// Who waits for the outcome of the first attempt.
     report: Option<Report>,
     dialer: Arc<dyn Dialer<T::Dialed>>,
-    dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
-    state: ConnectionState,
+    state: ConnectionState<T>,
     /// Links that accept no more calls and still have calls in flight.
     retiring: Vec<LinkKey>,
 }
@@ -100,10 +100,11 @@ pub(super) struct Reconnect<T: Transport> {
 type DialOutcome<T> = Result<<T as Transport>::Dialed, ConnectError>;
 
 /// The state of the connection to the server.
-enum ConnectionState {
+enum ConnectionState<T: Transport> {
     /// No call has been made yet.
     Idle,
     Dialing {
+        outcome: Receiver<DialOutcome<T>>,
         progress: Arc<DialProgress>,
         /// The time until which the handshake may wait for a thread. `None` once it has begun, or if
         /// there is no limit.
@@ -144,7 +145,6 @@ impl<T: Transport> Reconnect<T> {
             failures: 0,
             latest: None,
             report,
-            dialed: unbounded(),
             state: ConnectionState::Idle,
             retiring: Vec::new(),
         }
@@ -215,19 +215,31 @@ impl<T: Transport> Reconnect<T> {
     /// Adopts a connection that was dialed, retires one that has ended, and dials when it is time.
     /// Returns the end of an attempt.
     pub(super) fn maintain(&mut self) -> Option<Attempt> {
-        let attempt = match &self.state {
+        let clock = &self.driver.clock;
+        let attempt = match &mut self.state {
             ConnectionState::Idle => None,
-            ConnectionState::Connected { link, since, .. } => {
-                self.retire_if_unusable(*link, *since);
+            &mut ConnectionState::Connected { link, since, .. } => {
+                self.retire_if_unusable(link, since);
                 None
             }
-            ConnectionState::Dialing { .. } => match self.dialed.1.try_recv() {
+            ConnectionState::Dialing {
+                outcome,
+                progress,
+                begins_until,
+            } => match outcome.try_recv() {
                 Ok(outcome) => Some(self.finish_dial(outcome)),
-                Err(_) => self.fail_unless_begun(),
+                // No thread was free for the handshake in time.
+                Err(_)
+                    if begins_until
+                        .take_if(|until| *until <= clock.now())
+                        .is_some()
+                        && progress.give_up() =>
+                {
+                    Some(self.fail_unbegun())
+                }
+                Err(_) => None,
             },
-            ConnectionState::BackingOff { until } if *until <= self.driver.clock.now() => {
-                self.dial()
-            }
+            ConnectionState::BackingOff { until } if *until <= clock.now() => self.dial(),
             ConnectionState::BackingOff { .. } => None,
         };
         self.release_retired();
@@ -280,14 +292,15 @@ impl<T: Transport> Reconnect<T> {
         }
         let progress = Arc::<DialProgress>::default();
         let now = self.driver.clock.now();
+        let (dialed, outcome) = bounded(1);
         self.set_state(ConnectionState::Dialing {
+            outcome,
             progress: Arc::clone(&progress),
             begins_until: deadline_after(now, self.target.connect_timeout),
         });
         let dialer = Arc::clone(&self.dialer);
         let address = self.target.address.clone();
         let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
-        let outcomes = self.dialed.0.clone();
         let (state, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
         let handshake = Box::new(move || {
             let dial = || dialer.dial(&address, &session, timeout);
@@ -298,7 +311,7 @@ impl<T: Transport> Reconnect<T> {
                 })
             });
             // If the channel or its poller has ended in the meantime, the connection is closed here.
-            let _ = outcomes.send(outcome);
+            let _ = dialed.send(outcome);
             state.notify(number);
         });
         let job = DialJob {
@@ -307,35 +320,13 @@ impl<T: Transport> Reconnect<T> {
             progress,
             handshake,
         };
-        let source = self.spawner.spawn(job).err()?;
-        let address = self.target.address.clone();
-        Some(self.fail(ConnectError::Device {
-            address,
-            source: source.into(),
-        }))
+        let error = self.spawner.spawn(job).err()?;
+        Some(self.fail_locally(error))
     }
 
-    /// Fails an attempt if no thread was free for its handshake in time.
-    fn fail_unless_begun(&mut self) -> Option<Attempt> {
-        let ConnectionState::Dialing {
-            progress,
-            begins_until,
-        } = &mut self.state
-        else {
-            return None;
-        };
-        if begins_until.is_none_or(|until| self.driver.clock.now() < until) {
-            return None;
-        }
-        *begins_until = None;
-        if !progress.give_up() {
-            return None;
-        }
-        let Target {
-            address,
-            connect_timeout,
-            ..
-        } = &self.target;
+    /// Fails an attempt whose handshake no thread has begun.
+    fn fail_unbegun(&mut self) -> Attempt {
+        let connect_timeout = self.target.connect_timeout;
         let why = match self.spawner.in_progress() {
             0 => "raise it".to_owned(),
             others => format!(
@@ -346,10 +337,13 @@ impl<T: Transport> Reconnect<T> {
         let source = format!(
             "no thread began the handshake within {connect_timeout:?}, the channel's `connect_timeout`: {why}"
         );
-        Some(self.fail(ConnectError::Device {
-            address: address.clone(),
-            source: source.into(),
-        }))
+        self.fail_locally(source)
+    }
+
+    /// Fails an attempt for a reason of this side.
+    fn fail_locally(&mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Attempt {
+        let (address, source) = (self.target.address.clone(), source.into());
+        self.fail(ConnectError::Device { address, source })
     }
 
     fn finish_dial(&mut self, outcome: DialOutcome<T>) -> Attempt {
@@ -424,7 +418,7 @@ impl<T: Transport> Reconnect<T> {
         self.set_state(ConnectionState::BackingOff { until });
     }
 
-    fn set_state(&mut self, state: ConnectionState) {
+    fn set_state(&mut self, state: ConnectionState<T>) {
         self.state = state;
         match (&self.state, &self.latest) {
             (ConnectionState::Idle, _) => self.target.report(ConnectivityState::Idle),

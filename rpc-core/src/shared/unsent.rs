@@ -52,7 +52,25 @@ pub(super) enum Unsent {
     Stream(Arc<StreamCore>, StreamRequest),
 }
 
+/// Which requests come before which: first come, first served, among those of one lane. Streams
+/// have a lane of their own, because a server may take calls and no further streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Unary,
+    Streams,
+}
+
+/// Both lanes, in the order in which they are served.
+pub(super) const LANES: [Lane; 2] = [Lane::Streams, Lane::Unary];
+
 impl Unsent {
+    pub(super) fn lane(&self) -> Lane {
+        match self {
+            Self::Unary(_) => Lane::Unary,
+            Self::Stream(..) => Lane::Streams,
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Unary(request) => request.deadline,

@@ -12,9 +12,8 @@ use crate::driver::handle::{BeginOutcome, Poller, RequestHead, StreamRequest};
 use crate::driver::held_permit::HeldPermit;
 use crate::driver::streams::StreamCapacity;
 use crate::protocol::frame::HEADER_LEN;
-use crate::shared::backlog::Lane;
 use crate::shared::reconnect::Reconnect;
-use crate::shared::unsent::{UnaryRequest, Unsent};
+use crate::shared::unsent::{Lane, UnaryRequest, Unsent};
 use crate::stream::core::StreamCore;
 use crate::transport::Transport;
 
@@ -52,7 +51,8 @@ impl<T: Transport> Calls<T> {
                 Some(request)
             };
             if let Some(request) = unsent {
-                self.enqueue_call(request, connection);
+                self.next += 1;
+                self.enqueue(self.next, Unsent::Unary(request), connection);
             }
         }
         most
@@ -82,16 +82,6 @@ impl<T: Transport> Calls<T> {
         Some(request)
     }
 
-    /// Adds a call to the backlog.
-    fn enqueue_call(&mut self, request: UnaryRequest, connection: &Reconnect<T>) {
-        self.next += 1;
-        let (number, permit) = (self.next, request.permit.number);
-        if self.enqueue(Lane::Unary, number, Unsent::Unary(request), connection) {
-            self.driver.counters.stalls.backlogged.add(1);
-            self.records[permit as usize] = Record::Backlogged(number);
-        }
-    }
-
     /// Adds streams that callers have submitted to the backlog, unless their deadlines come before the
     /// server wants calls again.
     pub(in super::super) fn submit_streams(
@@ -106,26 +96,22 @@ impl<T: Transport> Calls<T> {
             if self.pushback.outlasts(request.deadline()) {
                 self.fail_too_late(request);
             } else {
-                self.enqueue(Lane::Streams, number, request, connection);
+                self.enqueue(number, request, connection);
             }
         }
     }
 
-    /// Adds a request to the backlog and returns true, or fails it if the latest attempt to connect
-    /// failed and the request does not wait for ready.
-    fn enqueue(
-        &mut self,
-        lane: Lane,
-        number: u64,
-        request: Unsent,
-        connection: &Reconnect<T>,
-    ) -> bool {
+    /// Adds a request to the backlog, or fails it if the latest attempt to connect failed and it does not
+    /// wait for ready.
+    fn enqueue(&mut self, number: u64, request: Unsent, connection: &Reconnect<T>) {
         if !request.waits_for_ready() && connection.has_failed() {
-            self.fail(request, connection.not_connected());
-            return false;
+            return self.fail(request, connection.not_connected());
         }
-        self.backlog.push(lane, number, request);
-        true
+        if let Unsent::Unary(unary) = &request {
+            self.driver.counters.stalls.backlogged.add(1);
+            self.records[unary.permit.number as usize] = Record::Backlogged(number);
+        }
+        self.backlog.push(number, request);
     }
 
     /// Sends the requests that waited, as far as they can be sent, and ends those whose time has
@@ -153,7 +139,7 @@ impl<T: Transport> Calls<T> {
                 return;
             };
             match self.begin_waiting(request, connection) {
-                Some(request) => return self.backlog.keep(lane, place, request),
+                Some(request) => return self.backlog.keep(place, request),
                 None => self.backlog.leave(place),
             }
         }

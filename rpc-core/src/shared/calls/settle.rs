@@ -8,9 +8,9 @@ use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::handle::PollOutcome;
 use crate::driver::response::{LongResponse, ResponseBody};
 use crate::protocol::frame::ResponseHead;
-use crate::shared::backlog::Lane;
 use crate::shared::permits::{CallPermit, Settled};
 use crate::shared::reconnect::Reconnect;
+use crate::shared::unsent::Lane;
 use crate::transport::{CloseReason, Transport};
 
 impl<T: Transport> Calls<T> {
@@ -48,19 +48,11 @@ impl<T: Transport> Calls<T> {
             PollOutcome::Failed(error) => Err(error),
         };
         *record = Record::Free;
-        self.settle_long(CallPermit { number, buf }, outcome, long);
-    }
-
-    pub(super) fn settle_one(
-        &mut self,
-        permit: CallPermit,
-        outcome: Result<ResponseHead, CallError>,
-    ) {
-        self.settle_long(permit, outcome, None);
+        self.finish(CallPermit { number, buf }, outcome, long);
     }
 
     /// Settles a call. `long` is the response if its message did not fit a frame.
-    fn settle_long(
+    pub(super) fn finish(
         &mut self,
         permit: CallPermit,
         outcome: Result<ResponseHead, CallError>,
@@ -106,7 +98,7 @@ impl<T: Transport> Calls<T> {
                 } => {
                     self.driver.abandon_call(link, call);
                     let error = CallError::new(Cause::Cancelled, Execution::MayHaveRun);
-                    self.settle_one(CallPermit { number, buf }, Err(error));
+                    self.finish(CallPermit { number, buf }, Err(error), None);
                 }
             }
         }
@@ -130,7 +122,7 @@ impl<T: Transport> Calls<T> {
                 let cause = Cause::Disconnected(CloseReason::Local);
                 let error = CallError::new(cause, Execution::MayHaveRun);
                 let number = number as u32;
-                self.settle_one(CallPermit { number, buf }, Err(error));
+                self.finish(CallPermit { number, buf }, Err(error), None);
             }
         }
         self.end_unsent(connection);
