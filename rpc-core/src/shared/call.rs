@@ -109,18 +109,15 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             return Poll::Ready(Err(CallError::new(cause, Execution::NeverSent)));
         }
         match handle.permits.acquire(waiter, self.deadline, cx.waker()) {
-            AcquireOutcome::Waiting(waiter) => {
+            AcquireOutcome::Waiting { waiter, is_first } => {
                 let joined = matches!(self.state, State::New);
                 self.state = State::Waiting(handle, waiter);
-                if joined && self.deadline.is_some() {
+                if is_first {
+                    let _ = handle.post(|pending| pending.any_queued = true);
+                } else if joined && self.deadline.is_some() {
                     // Wakes the poller, so that its next sleep ends at this deadline at the latest.
                     handle.notify();
                 }
-                Poll::Pending
-            }
-            AcquireOutcome::First(waiter) => {
-                self.state = State::Waiting(handle, waiter);
-                let _ = handle.post(|pending| pending.any_queued = true);
                 Poll::Pending
             }
             AcquireOutcome::Acquired(permit) => {

@@ -16,6 +16,7 @@ mod send;
 mod settle;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backlog::Backlog;
@@ -69,7 +70,7 @@ impl<T: Transport> Calls<T> {
     pub(super) fn new(driver: &Rc<Driver<T>>, channel: u32, inbox: Inbox, wakers: &Wakers) -> Self {
         let count = inbox.permits.count();
         Self {
-            counters: PermitCounters::new(driver.counters.clone(), count),
+            counters: PermitCounters::new(Arc::clone(&driver.counters), count),
             driver: Rc::clone(driver),
             channel,
             inbox,
@@ -88,8 +89,8 @@ impl<T: Transport> Calls<T> {
         LANES.iter().any(|&lane| !self.backlog.is_empty(lane))
     }
 
-    /// Returns true if requests wait for nothing but capacity of the connection.
-    pub(super) fn await_capacity(&self) -> bool {
+    /// Returns true if a request waits for nothing but capacity of the connection.
+    pub(super) fn any_awaits_capacity(&self) -> bool {
         let awaits = |&lane| !self.backlog.is_empty(lane) && self.held_until(lane).is_none();
         LANES.iter().any(awaits)
     }

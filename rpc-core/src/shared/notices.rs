@@ -18,7 +18,6 @@ use super::permits::CallPermits;
 use super::unsent::{UnaryRequest, Unsent};
 use crate::call_error::Cause;
 use crate::codec::MessageBuf;
-use crate::transport::CloseReason;
 
 /// The notices of one channel to one poller.
 #[derive(Default)]
@@ -116,6 +115,8 @@ impl Notices {
 
 /// The poller's end of a channel. When it is dropped, requests are refused.
 pub(super) struct Inbox {
+    /// The server's, for errors.
+    address: String,
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Receiver<UnaryRequest>,
     notices: Arc<Notices>,
@@ -123,11 +124,13 @@ pub(super) struct Inbox {
 
 impl Inbox {
     pub(super) fn new(
+        address: &str,
         permits: &Arc<CallPermits>,
         submissions: Receiver<UnaryRequest>,
         notices: &Arc<Notices>,
     ) -> Self {
         Self {
+            address: address.to_owned(),
             permits: Arc::clone(permits),
             submissions,
             notices: Arc::clone(notices),
@@ -176,10 +179,11 @@ impl Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        // There are none unless the poller's thread panicked before the poller began.
+        // There are none unless the poller's thread panicked before the poller began. Callers that find
+        // out themselves get the same cause.
         for request in self.close() {
-            let cause = Cause::Disconnected(CloseReason::Local);
-            request.refuse(&self.permits, cause);
+            let (address, latest) = (self.address.clone(), None);
+            request.refuse(&self.permits, Cause::NotConnected { address, latest });
         }
     }
 }
@@ -198,7 +202,7 @@ mod tests {
     fn a_poller_without_a_device_forgets_dropped_calls_that_are_settled() {
         let notices = Arc::<Notices>::default();
         let permits = Arc::new(CallPermits::new(2, &Arc::default()));
-        let inbox = Inbox::new(&permits, never(), &notices);
+        let inbox = Inbox::new("server", &permits, never(), &notices);
         let [settled, queued] = [(); 2].map(|()| {
             let AcquireOutcome::Acquired(permit) = permits.acquire(None, None, Waker::noop())
             else {

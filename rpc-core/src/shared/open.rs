@@ -74,16 +74,22 @@ impl ChannelSettings {
         }
     }
 
-    /// Checks the time limit, and the form of the address, as its device does.
+    /// Checks the time limit, the form of the address, as its device does, and that the process was not
+    /// forked after the device was opened: before any lock, which another thread may have held then.
     pub(super) fn check(
         &self,
-        check: impl FnOnce(&str) -> io::Result<()>,
+        check_address: impl FnOnce(&str) -> io::Result<()>,
+        is_forked: fn() -> bool,
     ) -> Result<(), ChannelError> {
         check_connect_timeout(self.connect_timeout)?;
-        check(&self.address).map_err(|source| {
+        check_address(&self.address).map_err(|source| {
             let address = self.address.clone();
             ChannelError::Connect(Arc::new(ConnectError::Address { address, source }))
-        })
+        })?;
+        match is_forked() {
+            true => Err(ChannelError::Forked),
+            false => Ok(()),
+        }
     }
 }
 
@@ -154,7 +160,7 @@ pub(super) fn channel(
                 connectivity: Arc::clone(&connectivity),
                 health: Arc::clone(&handle.health),
             },
-            inbox: Inbox::new(&handle.permits, receiver, &handle.notices),
+            inbox: Inbox::new(&handle.address, &handle.permits, receiver, &handle.notices),
             report,
         };
         hand_over(index, &handle.poller, new)?;

@@ -135,7 +135,7 @@ impl<T: Transport> PolledChannel<T> {
 
     /// Returns true if the channel may wait for a send slot, which becomes free without an event.
     pub(super) fn awaits_slot(&self) -> bool {
-        self.connection.is_connected() && self.calls.await_capacity()
+        self.connection.is_connected() && self.calls.any_awaits_capacity()
     }
 
     /// Connects, and sends what waits, as far as that is possible now.

@@ -30,27 +30,17 @@ pub trait Source: Clone {
 impl<F: Fabric> Source for F {
     fn open(
         &self,
-        intents: Intents,
-        settings: ChannelSettings,
+        mut intents: Intents,
+        mut settings: ChannelSettings,
     ) -> Result<(Channel, Connecting), ChannelError> {
-        settings.check(|address| self.check_address(address))?;
-        // Before any lock, which another thread may have held when this process was forked.
-        if F::is_forked() {
-            return Err(ChannelError::Forked);
-        }
+        settings.check(|address| self.check_address(address), F::is_forked)?;
         idle::count_cores(self);
         intents.warn_of_little_memory();
-        let intents = Intents {
-            connections: CONNECTIONS,
-            ..intents
-        };
+        intents.connections = CONNECTIONS;
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
-        let settings = ChannelSettings {
-            latency_sampling: intents.latency_sampling,
-            ..settings
-        };
+        settings.latency_sampling = intents.latency_sampling;
         let mut cores = cores::choose(self, &intents, settings.pollers).into_iter();
         open::channel(
             settings,
@@ -74,22 +64,15 @@ impl Source for Pollers {
     fn open(
         &self,
         _: Intents,
-        settings: ChannelSettings,
+        mut settings: ChannelSettings,
     ) -> Result<(Channel, Connecting), ChannelError> {
-        settings.check(|address| self.check_address(address))?;
         let is_forked = self.is_forked();
-        // Before any lock, as above.
-        if is_forked() {
-            return Err(ChannelError::Forked);
-        }
+        settings.check(|address| self.check_address(address), is_forked)?;
         let (reserved, new_channels): (Vec<_>, Vec<_>) =
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
-        let settings = ChannelSettings {
-            latency_sampling: self.limits().latency_sampling,
-            ..settings
-        };
+        settings.latency_sampling = self.limits().latency_sampling;
         open::channel(
             settings,
             reserved,
