@@ -29,33 +29,24 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call returned no response.
-    fn unary_with<Q, S, Req, Res>(
+    fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>;
 
     /// Makes one call of a unary method, whose messages prost encodes and decodes.
     ///
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call returned no response.
-    fn unary<Req, Res>(
+    fn unary<Req: Message + Default, Res: Message + Default>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Req: Message + Default,
-        Res: Message + Default,
-    {
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> {
         self.unary_with(method, request, ProstCodec, ProstCodec)
     }
 
@@ -65,18 +56,13 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call returned no response.
-    fn client_streaming_with<Q, S, Req, Res>(
+    fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>;
 
     /// Makes one call of a method with one request and a stream of responses. The future completes
     /// when the server has begun to respond; dropping it before cancels the call.
@@ -84,18 +70,13 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call failed before the server began to respond.
-    fn server_streaming_with<Q, S, Req, Res>(
+    fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>;
 
     /// Makes one call of a method with a stream of requests and a stream of responses. The future
     /// completes when the server has begun to respond; dropping it before cancels the call. The
@@ -104,18 +85,13 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call failed before the server began to respond.
-    fn streaming_with<Q, S, Req, Res>(
+    fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>;
 
     /// Like [`client_streaming_with`](Self::client_streaming_with), with messages that prost encodes
     /// and decodes.
@@ -123,15 +99,11 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call returned no response.
-    fn client_streaming<Req, Res>(
+    fn client_streaming<Req: Message + Default + 'static, Res: Message + Default>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Req: Message + Default + 'static,
-        Res: Message + Default,
-    {
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> {
         self.client_streaming_with(method, request, ProstCodec, ProstCodec)
     }
 
@@ -141,15 +113,11 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call failed before the server began to respond.
-    fn server_streaming<Req, Res>(
+    fn server_streaming<Req: Message + Default, Res: Message + Default>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
-    where
-        Req: Message + Default,
-        Res: Message + Default,
-    {
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> {
         self.server_streaming_with(method, request, ProstCodec, ProstCodec)
     }
 
@@ -158,15 +126,11 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call failed before the server began to respond.
-    fn streaming<Req, Res>(
+    fn streaming<Req: Message + Default + 'static, Res: Message + Default>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
-    where
-        Req: Message + Default + 'static,
-        Res: Message + Default,
-    {
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> {
         self.streaming_with(method, request, ProstCodec, ProstCodec)
     }
 }
@@ -207,137 +171,93 @@ pub trait SendCaller: Send + Sync {
     /// # Errors
     ///
     /// The future returns the errors of [`Caller::unary_with`].
-    fn unary_with<Q, S, Req, Res>(
+    fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>> + Send
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> + Send;
 
     /// Makes the call of [`Caller::client_streaming_with`].
     ///
     /// # Errors
     ///
     /// The future returns the errors of [`Caller::client_streaming_with`].
-    fn client_streaming_with<Q, S, Req, Res>(
+    fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>> + Send
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> + Send;
 
     /// Makes the call of [`Caller::server_streaming_with`].
     ///
     /// # Errors
     ///
     /// The future returns the errors of [`Caller::server_streaming_with`].
-    fn server_streaming_with<Q, S, Req, Res>(
+    fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> + Send
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> + Send;
 
     /// Makes the call of [`Caller::streaming_with`].
     ///
     /// # Errors
     ///
     /// The future returns the errors of [`Caller::streaming_with`].
-    fn streaming_with<Q, S, Req, Res>(
+    fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> + Send
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send;
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> + Send;
 }
 
 impl<C: SendCaller> Caller for C {
     #[inline]
-    fn unary_with<Q, S, Req, Res>(
+    fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send,
-    {
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> {
         SendCaller::unary_with(self, method, request, request_codec, response_codec)
     }
 
-    fn client_streaming_with<Q, S, Req, Res>(
+    fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send,
-    {
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> {
         SendCaller::client_streaming_with(self, method, request, request_codec, response_codec)
     }
 
-    fn server_streaming_with<Q, S, Req, Res>(
+    fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send,
-    {
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> {
         SendCaller::server_streaming_with(self, method, request, request_codec, response_codec)
     }
 
-    fn streaming_with<Q, S, Req, Res>(
+    fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         request_codec: Q,
         response_codec: S,
-    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send,
-    {
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> {
         SendCaller::streaming_with(self, method, request, request_codec, response_codec)
     }
 }

@@ -48,71 +48,47 @@ impl LocalChannel {
 
 impl Caller for LocalChannel {
     #[inline]
-    fn unary_with<Q, S, Req, Res>(
+    fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         _: Q,
         _: S,
-    ) -> impl Future<Output = Result<Response<Res>, CallError>>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send,
-    {
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> {
         LocalCall::<Q, S, Req, Res>::new(&self.0, method, request)
     }
 
-    async fn client_streaming_with<Q, S, Req, Res>(
+    async fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
-    ) -> Result<Response<Res>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send,
-    {
+    ) -> Result<Response<Res>, CallError> {
         let channel = &*self.0;
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
         call.response().await
     }
 
-    async fn server_streaming_with<Q, S, Req, Res>(
+    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         _: Q,
         _: S,
-    ) -> Result<Response<Streaming<Res>>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send,
-    {
+    ) -> Result<Response<Streaming<Res>>, CallError> {
         let channel = &*self.0;
         let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
         call.begun().await
     }
 
-    async fn streaming_with<Q, S, Req, Res>(
+    async fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
-    ) -> Result<Response<Streaming<Res>>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send,
-    {
+    ) -> Result<Response<Streaming<Res>>, CallError> {
         let channel = &*self.0;
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
         call.begun().await

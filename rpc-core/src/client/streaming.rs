@@ -36,20 +36,6 @@ use crate::stream::request::request_pump;
 use crate::stream::streaming::{KeepAlive, Streaming};
 use crate::stream::turns::Turns;
 
-/// A stream to open: its request, encoded.
-pub(crate) struct NewStream {
-    pub(crate) method: &'static MethodSpec,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) waits_for_ready: Option<bool>,
-    /// The client sends messages after the request, which has none itself.
-    pub(crate) sends_messages: bool,
-    pub(crate) metadata_len: usize,
-    /// Room for the header, metadata, message.
-    pub(crate) frame: Vec<u8>,
-    /// The message, if it was encoded in parts. The frame has none then.
-    pub(crate) message: Chunks,
-}
-
 /// A channel, for one streaming call.
 pub(crate) trait OpenStream {
     /// Returns the time at which this timeout has passed.
@@ -58,14 +44,18 @@ pub(crate) trait OpenStream {
     fn new_core(&self) -> Arc<StreamCore>;
     /// Passes the stream to its poller, which ends it if it cannot be opened. Returns its number
     /// there.
-    fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64;
-    /// Removes a stream that has been cancelled, if it still waits for its poller.
-    fn give_up(&self, number: u64);
+    fn open(&self, core: &Arc<StreamCore>, request: StreamRequest) -> u64;
+    /// Removes a stream that has been cancelled, if it still waits for its poller. Otherwise the driver
+    /// has it.
+    fn give_up(&self, _: u64) {}
     /// Handles the answer of a server that refused the stream, and wants no further calls for this
     /// long.
-    fn push_back(&self, pushback: Duration);
-    /// Returns what has to live for as long as the stream.
-    fn keep_alive(&self) -> Option<KeepAlive>;
+    fn push_back(&self, _: Duration) {}
+    /// Returns what has to live for as long as the stream. The driver keeps a connection open while it
+    /// has streams.
+    fn keep_alive(&self) -> Option<KeepAlive> {
+        None
+    }
 }
 
 impl OpenStream for ChannelCore {
@@ -77,40 +67,21 @@ impl OpenStream for ChannelCore {
         self.poller.new_stream()
     }
 
-    fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {
-        let method = self.resolve(stream.method);
+    fn open(&self, core: &Arc<StreamCore>, mut request: StreamRequest) -> u64 {
+        let method = self.resolve(request.spec);
         let poller = self.poller.poller_counters();
-        let counters = CalledStream::begin(Arc::clone(&method.counters), || poller.now());
+        request.counters = CalledStream::begin(Arc::clone(&method.counters), || poller.now());
         if let Some(number) = method.number {
-            let request = StreamRequest {
-                method: number,
-                spec: stream.method,
-                counters,
-                deadline: stream.deadline,
-                sends_messages: stream.sends_messages,
-                metadata_len: stream.metadata_len,
-                frame: stream.frame,
-                message: stream.message,
-            };
-            self.poller
-                .open_stream(self.link, Arc::clone(core), request);
+            request.method = number;
+            let core = Arc::clone(core);
+            self.poller.open_stream(self.link, core, request);
         } else {
-            let path = stream.method.path;
+            let path = request.spec.path;
             let error = CallError::new(Cause::Unimplemented { path }, Execution::NeverSent);
-            counters.end(poller, error.code().number());
+            request.counters.end(poller, error.code().number());
             core.end(StreamEnd::Failed(error));
         }
         0
-    }
-
-    // The driver has the stream.
-    fn give_up(&self, _: u64) {}
-
-    fn push_back(&self, _: Duration) {}
-
-    // The driver keeps a connection open while it has streams.
-    fn keep_alive(&self) -> Option<KeepAlive> {
-        None
     }
 }
 
@@ -140,48 +111,40 @@ impl<C: OpenStream> Drop for Waiting<'_, C> {
     }
 }
 
-/// Encodes the request of a stream, whose metadata and message have these lengths.
-fn new_stream<C: OpenStream, R>(
+/// Makes the request of a stream. Its frame begins with room for the header, and metadata of this length.
+/// The driver checks the lengths.
+fn opening<C: OpenStream, R>(
     channel: &C,
-    method: &'static MethodSpec,
+    spec: &'static MethodSpec,
     request: &Request<R>,
-    lengths: RequestLengths,
-    write: impl FnOnce(&mut [u8]),
-) -> NewStream {
-    let deadline = request.deadline_of_call(|timeout| channel.deadline_after(timeout));
-    // The driver checks the lengths.
-    let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
-    write(&mut frame[HEADER_LEN..]);
-    NewStream {
-        method,
-        deadline,
+    metadata_len: usize,
+    (frame, message): (Vec<u8>, Chunks),
+) -> StreamRequest {
+    StreamRequest {
+        spec,
+        method: 0,
+        counters: CalledStream::default(),
+        deadline: request.deadline_of_call(|timeout| channel.deadline_after(timeout)),
         waits_for_ready: request.waits_for_ready(),
         sends_messages: false,
-        metadata_len: lengths.metadata,
+        metadata_len,
         frame,
-        message: Chunks::new(),
+        message,
     }
 }
 
-/// Encodes the request of a stream whose message fits in no slot of the usual length. The driver copies
-/// it into its frame if the slots are longer.
+/// Encodes a request whose message fits in no slot of the usual length. The driver copies it into its
+/// frame if the slots are longer.
 #[cold]
-fn new_long_stream<C: OpenStream, Q: Codec<Req>, Req>(
-    channel: &C,
+fn encode_long<Q: Codec<Req>, Req>(
     method: &'static MethodSpec,
     request: &Request<Req>,
     lengths: RequestLengths,
-) -> NewStream {
+) -> (Vec<u8>, Chunks) {
     // This may be any thread, and only the poller's has registered memory.
     let encoded = EncodedRequest::new::<Q, Req>(request, lengths, method, &mut |_| None);
-    let metadata_only = RequestLengths {
-        message: 0,
-        ..lengths
-    };
-    let write = |out: &mut [u8]| out.copy_from_slice(&encoded.metadata);
-    let mut stream = new_stream(channel, method, request, metadata_only, write);
-    stream.message = encoded.message;
-    stream
+    let frame = [&[0; HEADER_LEN], &*encoded.metadata].concat();
+    (frame, encoded.message)
 }
 
 impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
@@ -196,13 +159,15 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         S: Codec<Res>,
     {
         let lengths = RequestLengths::new::<Q, Req>(request);
-        if lengths.message > SLOT_MESSAGE_LEN {
-            let stream = new_long_stream::<C, Q, Req>(channel, method, request, lengths);
-            return Self::new::<S>(channel, stream).0;
-        }
-        let write = |out: &mut [u8]| write_request::<Q, Req>(request, lengths, method, out);
-        let stream = new_stream(channel, method, request, lengths, write);
-        Self::new::<S>(channel, stream).0
+        let encoded = if lengths.message > SLOT_MESSAGE_LEN {
+            encode_long::<Q, Req>(method, request, lengths)
+        } else {
+            let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
+            write_request::<Q, Req>(request, lengths, method, &mut frame[HEADER_LEN..]);
+            (frame, Chunks::new())
+        };
+        let opening = opening(channel, method, request, lengths.metadata, encoded);
+        Self::new::<S>(channel, opening).0
     }
 
     /// Opens a call with a stream of request messages.
@@ -217,28 +182,27 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         Req: Send + 'static,
         St: Stream<Item = Req> + Send + 'static,
     {
-        let lengths = RequestLengths {
-            metadata: request.metadata().encoded_len(),
-            message: 0,
-        };
-        let write = |out: &mut [u8]| request.metadata().encode(out);
-        let mut stream = new_stream(channel, method, &request, lengths, write);
-        stream.sends_messages = true;
-        let (mut call, core) = Self::new::<S>(channel, stream);
+        let metadata_len = request.metadata().encoded_len();
+        let mut frame = vec![0; HEADER_LEN + metadata_len];
+        request.metadata().encode(&mut frame[HEADER_LEN..]);
+        let encoded = (frame, Chunks::new());
+        let mut opening = opening(channel, method, &request, metadata_len, encoded);
+        opening.sends_messages = true;
+        let (mut call, core) = Self::new::<S>(channel, opening);
         let pump = request_pump::<Q, Req, St>(core, request.into_inner());
         call.messages.attach_pump(pump);
         call
     }
 
-    fn new<S: Codec<Res>>(channel: &'a C, stream: NewStream) -> (Self, Arc<StreamCore>) {
+    fn new<S: Codec<Res>>(channel: &'a C, opening: StreamRequest) -> (Self, Arc<StreamCore>) {
         let core = channel.new_core();
-        let max_response_len = stream.method.max_response_len;
+        let max_response_len = opening.spec.max_response_len;
         let call = Self {
             messages: Streaming::of_server(Arc::clone(&core), Decode::with::<S>())
                 .with_limit(max_response_len),
             waiting: Waiting {
                 channel,
-                number: channel.open(&core, stream),
+                number: channel.open(&core, opening),
                 is_over: false,
             },
             turns: core.turns(),

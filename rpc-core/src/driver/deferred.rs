@@ -67,7 +67,6 @@ impl<T: Transport> Driver<T> {
                     let waker = state.links[key].waiters.expire(waiter);
                     state.links.wakers.extend(waker);
                 }
-                TimerTarget::Permit(permit) => state.links.settled.push(permit),
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);

@@ -41,15 +41,18 @@ impl RequestHead {
 
 /// A request that opens a stream.
 pub(crate) struct StreamRequest {
-    /// The method's number on this connection.
-    pub(crate) method: u16,
     pub(crate) spec: &'static MethodSpec,
+    /// The method's number on the connection that opens the stream, which sets it.
+    pub(crate) method: u16,
+    /// Set with the method's number: only the poller's thread counts.
     pub(crate) counters: CalledStream,
     pub(crate) deadline: Option<Instant>,
+    /// `None`: as the channel says.
+    pub(crate) waits_for_ready: Option<bool>,
     /// The client sends messages after the request, which has none itself.
     pub(crate) sends_messages: bool,
     pub(crate) metadata_len: usize,
-    /// The frame: room for the header, metadata, message.
+    /// The frame: room for the header, metadata, message. Complete but for its header.
     pub(crate) frame: Vec<u8>,
     /// The message, if it was encoded in parts. The frame has none then.
     pub(crate) message: Chunks,

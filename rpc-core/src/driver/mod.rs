@@ -61,7 +61,6 @@ use self::block_on_waker::BlockOnWaker;
 use self::bodies::Bodies;
 use self::handle::SendLimits;
 use self::handlers::LentTask;
-use self::held_permit::HeldPermit;
 use self::link::{Link, LinkKey, LinkState};
 use self::link_bodies::{IncomingKey, TransferKey};
 use self::link_streams::StreamKey;
@@ -141,8 +140,6 @@ pub(crate) enum TimerTarget {
     Release(TransferKey),
     /// A long message that has not arrived in full.
     Incoming(IncomingKey),
-    /// A call of a shared channel that has not been sent yet.
-    Permit(HeldPermit),
 }
 
 impl<T: Transport> Driver<T> {

@@ -1,7 +1,8 @@
 //! [`Backoff`]: the delays between attempts to connect to a server.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use super::random::Random;
 
 /// Factor by which the limit grows with each failure, up to the maximum. Taken from gRPC's
 /// "Connection Backoff Protocol".
@@ -21,23 +22,27 @@ pub(crate) struct Backoff {
     first: Duration,
     longest: Duration,
     failures: u32,
-    random: u64,
+    random: Random,
 }
 
 impl Backoff {
     /// Creates a backoff. `first` is the upper limit of the delay before the first attempt,
     /// `longest` the upper limit after many failures.
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        // The standard library's hasher uses different keys for each process and each use.
-        Self::seeded(first, longest, RandomState::new().hash_one(()))
+        Self::with(first, longest, Random::new())
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn seeded(first: Duration, longest: Duration, seed: u64) -> Self {
+        Self::with(first, longest, Random::seeded(seed))
+    }
+
+    fn with(first: Duration, longest: Duration, random: Random) -> Self {
         Self {
             first: first.clamp(LEAST, DAY),
             longest: longest.clamp(LEAST, DAY),
             failures: 0,
-            random: seed | 1,
+            random,
         }
     }
 
@@ -48,7 +53,7 @@ impl Backoff {
         let limit = (self.first.as_secs_f64() * factor).min(self.longest.as_secs_f64());
         let least = if self.failures == 0 { 0.0 } else { 0.5 };
         self.failures = self.failures.saturating_add(1);
-        Duration::from_secs_f64(limit * (least + (1.0 - least) * self.uniform()))
+        Duration::from_secs_f64(limit * (least + (1.0 - least) * self.random.uniform()))
     }
 
     /// Returns the upper limit of the delay after many failures.
@@ -59,15 +64,6 @@ impl Backoff {
     /// Resets the delays, because a connection was of use.
     pub(crate) fn succeed(&mut self) {
         self.failures = 0;
-    }
-
-    /// Returns a number between 0 and 1 (xorshift64*, Vigna, "An experimental exploration of
-    /// Marsaglia's xorshift generators, scrambled").
-    fn uniform(&mut self) -> f64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

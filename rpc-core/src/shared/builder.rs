@@ -8,7 +8,6 @@ use super::channel::Channel;
 use super::error::ChannelError;
 use super::open::ChannelSettings;
 use super::source::PollerSource;
-use super::start::Start;
 use crate::limits::{Intents, intent_setters};
 use crate::transport::Fabric;
 
@@ -119,11 +118,12 @@ impl<S: PollerSource> ChannelBuilder<S> {
     /// Returns the [`ChannelError`] of the first attempt that fails. Nothing of the channel is left
     /// running.
     pub async fn connect(self) -> Result<Channel, ChannelError> {
-        let start = Start::new();
-        let channel = self
-            .source
-            .open(self.intents, self.settings, Some(&start))?;
-        poll_fn(|cx| start.poll(cx.waker())).await?;
+        let settings = ChannelSettings {
+            is_lazy: false,
+            ..self.settings
+        };
+        let (channel, mut connecting) = self.source.open(self.intents, settings)?;
+        poll_fn(|cx| connecting.poll(cx)).await?;
         Ok(channel)
     }
 
@@ -144,6 +144,7 @@ impl<S: PollerSource> ChannelBuilder<S> {
     /// [`ChannelError::Thread`] if a poller's thread cannot be started; and
     /// [`ChannelError::NoConnection`] if [`Pollers`](super::Pollers) have no connection left.
     pub fn connect_lazy(self) -> Result<Channel, ChannelError> {
-        self.source.open(self.intents, self.settings, None)
+        let (channel, _) = self.source.open(self.intents, self.settings)?;
+        Ok(channel)
     }
 }

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::permits::{AcquireOutcome, CallPermit, Settled};
-use super::submissions::{PollerHandle, Shared, Submission};
+use super::submissions::{PollerHandle, Shared};
+use super::unsent::UnaryRequest;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
 use crate::clock::deadline_after;
@@ -108,19 +109,15 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             return Poll::Ready(Err(CallError::new(cause, Execution::NeverSent)));
         }
         match handle.permits.acquire(waiter, self.deadline, cx.waker()) {
-            AcquireOutcome::Waiting(waiter) => {
+            AcquireOutcome::Waiting { waiter, is_first } => {
                 let joined = matches!(self.state, State::New);
                 self.state = State::Waiting(handle, waiter);
-                if joined && self.deadline.is_some() {
+                if is_first {
+                    let _ = handle.post(|pending| pending.any_queued = true);
+                } else if joined && self.deadline.is_some() {
                     // Wakes the poller, so that its next sleep ends at this deadline at the latest.
                     handle.notify();
                 }
-                Poll::Pending
-            }
-            AcquireOutcome::First(waiter) => {
-                self.state = State::Waiting(handle, waiter);
-                handle.notices.queue_for_permits();
-                handle.notify();
                 Poll::Pending
             }
             AcquireOutcome::Acquired(permit) => {
@@ -187,7 +184,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             return;
         };
         self.state = State::Submitted(handle, number);
-        let submission = Submission {
+        let request = UnaryRequest {
             permit,
             long,
             method: self.method,
@@ -199,7 +196,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
                 .waits_for_ready()
                 .unwrap_or(self.shared.waits_for_ready),
         };
-        handle.submit(submission);
+        handle.submit(request);
     }
 }
 
@@ -210,8 +207,7 @@ impl<Q, S, Req, Res> Drop for SharedCall<'_, Q, S, Req, Res> {
             State::Waiting(handle, waiter) => handle.permits.leave_queue(waiter),
             State::Submitted(handle, number) => {
                 if handle.permits.abandon(number) {
-                    handle.notices.abandon(number);
-                    handle.notify();
+                    let _ = handle.post(|pending| pending.abandoned.push(number));
                 }
             }
         }

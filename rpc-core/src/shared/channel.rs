@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use futures_core::Stream;
 
-use super::allocate::Allocation;
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
+use super::oneshot::oneshot;
 use super::stream_call::PollerStreams;
 use super::submissions::{PollerHandle, Shared};
 use crate::call_error::CallError;
@@ -98,12 +98,10 @@ impl Channel {
             return MessageBuf::heap(len);
         }
         let handle = self.0.next_poller();
-        let allocation = Allocation::new(len);
-        match handle.notices.allocate(&allocation) {
-            Ok(()) => handle.notify(),
-            Err(_) => drop(allocation.answer(None)),
-        }
-        poll_fn(|cx| allocation.poll_take(cx)).await
+        let (sender, receiver) = oneshot();
+        let _ = handle.post(|pending| pending.allocations.push((len, sender)));
+        let allocated = poll_fn(|cx| receiver.poll_take(cx)).await;
+        allocated.unwrap_or_else(|| MessageBuf::heap(len))
     }
 
     /// Returns the server's address, as the application specified it.
@@ -114,71 +112,47 @@ impl Channel {
 }
 
 impl SendCaller for Channel {
-    async fn unary_with<Q, S, Req, Res>(
+    async fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         _: Q,
         _: S,
-    ) -> Result<Response<Res>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send,
-    {
+    ) -> Result<Response<Res>, CallError> {
         SharedCall::<Q, S, Req, Res>::new(&self.0, method, request).await
     }
 
-    async fn client_streaming_with<Q, S, Req, Res>(
+    async fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
-    ) -> Result<Response<Res>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send,
-    {
+    ) -> Result<Response<Res>, CallError> {
         let channel = &PollerStreams::choose(&self.0);
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
         call.response().await
     }
 
-    async fn server_streaming_with<Q, S, Req, Res>(
+    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
         _: Q,
         _: S,
-    ) -> Result<Response<Streaming<Res>>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send,
-        Res: Send,
-    {
+    ) -> Result<Response<Streaming<Res>>, CallError> {
         let channel = &PollerStreams::choose(&self.0);
         let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
         call.begun().await
     }
 
-    async fn streaming_with<Q, S, Req, Res>(
+    async fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
-    ) -> Result<Response<Streaming<Res>>, CallError>
-    where
-        Q: Codec<Req>,
-        S: Codec<Res>,
-        Req: Send + 'static,
-        Res: Send,
-    {
+    ) -> Result<Response<Streaming<Res>>, CallError> {
         let channel = &PollerStreams::choose(&self.0);
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
         call.begun().await

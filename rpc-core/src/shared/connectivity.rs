@@ -83,17 +83,13 @@ impl Connectivity {
         }
     }
 
-    /// Records the state of one poller's connection.
-    pub(crate) fn set(&self, poller: usize, state: ConnectivityState) {
-        self.change(poller, state, None);
-    }
-
-    /// Records a failed connection attempt of one poller.
-    pub(crate) fn fail(&self, poller: usize, error: Arc<ConnectError>) {
-        self.change(poller, ConnectivityState::TransientFailure, Some(error));
-    }
-
-    fn change(&self, poller: usize, state: ConnectivityState, error: Option<Arc<ConnectError>>) {
+    /// Records the state of one poller's connection, and the error of an attempt that has failed.
+    pub(super) fn set(
+        &self,
+        poller: usize,
+        state: ConnectivityState,
+        error: Option<Arc<ConnectError>>,
+    ) {
         let mut inner = self.lock();
         inner.states[poller] = state;
         let any = |wanted| inner.states.contains(&wanted);
@@ -137,24 +133,6 @@ impl Connectivity {
         self.lock().latest_error.clone()
     }
 
-    /// Returns the state as soon as its version differs from `seen`.
-    fn poll_changed(
-        &self,
-        watch: usize,
-        seen: &mut u64,
-        cx: &mut Context<'_>,
-    ) -> Poll<ConnectivityState> {
-        let mut inner = self.lock();
-        if inner.version != *seen {
-            *seen = inner.version;
-            return Poll::Ready(inner.overall);
-        }
-        let before = inner.watches[watch].replace(cx.waker().clone());
-        drop(inner);
-        drop(before);
-        Poll::Pending
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code under the lock panics.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -196,8 +174,15 @@ impl Watch {
     }
 
     fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<ConnectivityState> {
-        self.connectivity
-            .poll_changed(self.index, &mut self.seen, cx)
+        let mut inner = self.connectivity.lock();
+        if inner.version != self.seen {
+            self.seen = inner.version;
+            return Poll::Ready(inner.overall);
+        }
+        let before = inner.watches[self.index].replace(cx.waker().clone());
+        drop(inner);
+        drop(before);
+        Poll::Pending
     }
 
     /// Returns the current state.
@@ -225,7 +210,7 @@ mod tests {
             (1, Shutdown, Shutdown),
         ];
         for (poller, state, overall) in cases {
-            connectivity.set(poller, state);
+            connectivity.set(poller, state, None);
             assert_eq!(connectivity.state(), overall, "{poller} {state}");
         }
     }
@@ -236,10 +221,10 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let mut watch = Watch::new(&connectivity);
         assert!(watch.poll_changed(&mut cx).is_pending());
-        connectivity.set(0, Connecting);
+        connectivity.set(0, Connecting, None);
         assert!(watch.poll_changed(&mut cx).is_pending());
-        connectivity.set(0, Ready);
-        connectivity.set(0, TransientFailure);
+        connectivity.set(0, Ready, None);
+        connectivity.set(0, TransientFailure, None);
         let polled = watch.poll_changed(&mut cx);
         assert_eq!(polled, Poll::Ready(TransientFailure));
         assert!(watch.poll_changed(&mut cx).is_pending());

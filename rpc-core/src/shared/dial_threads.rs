@@ -1,4 +1,4 @@
-//! [`DialThreads`]: the threads that perform the handshakes of a set of pollers.
+//! [`DialThreads`]: the threads that perform the handshakes of a poller, or of a set of pollers.
 //!
 //! A server that accepts connections and stays silent keeps a thread for as long as a handshake may
 //! take. Three rules leave threads to the others: few handshakes go to one address, few are those of
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::dial_job::{DialJob, Spawner, spawn_dialer};
 use crate::transport::Fabric;
 
 /// Handshakes at a time. A handshake waits for its server most of the time, so the number bounds
@@ -25,6 +25,58 @@ const MOST_RETRIES: usize = MOST / 2;
 /// Of these, handshakes with one address. An application that gives up soon and tries again with a new
 /// channel makes a first attempt each time.
 const MOST_TO_ONE: usize = MOST / 4;
+
+/// Runs handshakes, which block, outside the poller's thread.
+pub(crate) trait Spawner {
+    /// Runs a job, possibly later.
+    fn spawn(&self, job: DialJob) -> io::Result<()>;
+
+    /// Returns the number of handshakes of other channels that are in progress, which a job may wait
+    /// for.
+    fn in_progress(&self) -> usize {
+        0
+    }
+}
+
+/// An attempt to connect.
+pub(crate) struct DialJob {
+    /// The server's address.
+    pub(super) address: String,
+    /// True if the previous attempt of the same channel has failed.
+    pub(super) is_retry: bool,
+    pub(super) progress: Arc<DialProgress>,
+    pub(super) handshake: Box<dyn FnOnce() + Send>,
+}
+
+impl DialJob {
+    /// Performs the handshake, unless the channel has given it up.
+    pub(crate) fn run(self) {
+        if self.progress.begin() {
+            (self.handshake)();
+        }
+    }
+
+    /// Returns true if the job, which waits for a thread, was given up.
+    fn is_given_up(&self) -> bool {
+        self.progress.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a handshake has begun, or was given up before: one of the two, whichever comes first.
+#[derive(Debug, Default)]
+pub(super) struct DialProgress(AtomicBool);
+
+impl DialProgress {
+    /// Returns false if the handshake was given up.
+    fn begin(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns false if the handshake has begun.
+    pub(super) fn give_up(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+}
 
 /// Threads for handshakes, which end when there are none.
 pub(super) struct DialThreads {
@@ -41,60 +93,49 @@ struct State {
     running: usize,
     /// The handshakes that they perform: the address of each, and whether it is a retry.
     current: Vec<(String, bool)>,
-    /// Handshakes that wait for a thread.
-    first: VecDeque<DialJob>,
-    retries: VecDeque<DialJob>,
-    /// True if a retry is next, if both wait.
+    /// Handshakes that wait for a thread, the oldest first.
+    waiting: VecDeque<DialJob>,
+    /// True if a retry is next, if there are retries and first attempts.
     is_turn_of_retries: bool,
-    /// The length of the queues at which those that were given up are removed.
+    /// The length of the queue at which those that were given up are removed.
     purge_at: usize,
 }
 
 impl State {
-    fn queue(&mut self, is_retry: bool) -> &mut VecDeque<DialJob> {
-        match is_retry {
-            true => &mut self.retries,
-            false => &mut self.first,
-        }
-    }
-
     fn push(&mut self, job: DialJob) {
-        if self.first.len() + self.retries.len() >= self.purge_at {
-            self.first.retain(|job| !job.is_given_up());
-            self.retries.retain(|job| !job.is_given_up());
+        if self.waiting.len() >= self.purge_at {
+            self.waiting.retain(|job| !job.is_given_up());
             // So far apart that a job is looked at only a few times.
-            self.purge_at = 2 * (self.first.len() + self.retries.len()) + MOST;
+            self.purge_at = 2 * self.waiting.len() + MOST;
         }
-        self.queue(job.is_retry).push_back(job);
+        self.waiting.push_back(job);
     }
 
-    /// Returns the queue and the index of the next handshake that may begin.
-    fn next(&self) -> Option<(bool, usize)> {
+    /// Returns the index of the next handshake that may begin.
+    fn next(&self) -> Option<usize> {
         let is_full = |job: &DialJob| {
             let to_same = self.current.iter();
             to_same.filter(|(to, _)| *to == job.address).count() >= MOST_TO_ONE
         };
-        let may_begin = |job: &DialJob| job.is_given_up() || !is_full(job);
+        let next = |is_retry| {
+            let mut waiting = self.waiting.iter();
+            waiting.position(|job| job.is_retry == is_retry && (job.is_given_up() || !is_full(job)))
+        };
         let retrying = self.current.iter().filter(|(_, is_retry)| *is_retry);
         let may_retry = retrying.count() < MOST_RETRIES;
-        let first = self.first.iter().position(may_begin);
-        let retry = match may_retry {
-            true => self.retries.iter().position(may_begin),
-            false => None,
-        };
-        match (first, retry) {
-            (Some(_), Some(index)) if self.is_turn_of_retries => Some((true, index)),
-            (Some(index), _) => Some((false, index)),
-            (None, index) => Some((true, index?)),
+        let retry = || may_retry.then(|| next(true)).flatten();
+        match self.is_turn_of_retries {
+            true => retry().or_else(|| next(false)),
+            false => next(false).or_else(retry),
         }
     }
 
     /// Takes the next handshake that may begin.
     fn take(&mut self) -> Option<DialJob> {
-        let (is_retry, index) = self.next()?;
-        let job = self.queue(is_retry).remove(index)?;
-        self.is_turn_of_retries = !is_retry;
-        self.current.push((job.address.clone(), is_retry));
+        let index = self.next()?;
+        let job = self.waiting.remove(index)?;
+        self.is_turn_of_retries = !job.is_retry;
+        self.current.push((job.address.clone(), job.is_retry));
         Some(job)
     }
 
@@ -111,7 +152,7 @@ impl DialThreads {
         let fabric = fabric.clone();
         Self {
             state: Mutex::default(),
-            start: Box::new(move |run| spawn_dialer(&fabric, run)),
+            start: Box::new(move |run| fabric.start_thread("verbline-dial", run).map(drop)),
         }
     }
 
@@ -128,7 +169,7 @@ impl DialThreads {
             let _ = self.start_thread(&mut state);
             drop(state);
             let (address, is_retry) = (job.address.clone(), job.is_retry);
-            // The handshake catches the panics of the device. Nothing else may stop the queues either.
+            // The handshake catches the panics of the device. Nothing else may stop the queue either.
             if catch_unwind(AssertUnwindSafe(|| job.run())).is_err() {
                 tracing::error!(address, "the end of a handshake panicked");
             }
@@ -156,8 +197,8 @@ impl Spawner for Arc<DialThreads> {
         state.push(job);
         let started = self.start_thread(&mut state);
         if started.is_err() && state.running == 0 {
-            // No other job is in the queues: threads that run would have taken it.
-            let jobs = (mem::take(&mut state.first), mem::take(&mut state.retries));
+            // No other job waits: threads that run would have taken it.
+            let jobs = mem::take(&mut state.waiting);
             drop(state);
             drop(jobs);
             return started;
@@ -178,7 +219,6 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::super::dial_job::DialProgress;
     use super::*;
 
     /// Handshakes that last until the gate opens.
@@ -264,7 +304,7 @@ mod tests {
         gate.open();
         until(&threads, |state| state.running == 0);
         let state = threads.lock();
-        assert!(state.first.is_empty() && state.retries.is_empty() && state.current.is_empty());
+        assert!(state.waiting.is_empty() && state.current.is_empty());
     }
 
     #[test]
@@ -299,7 +339,7 @@ mod tests {
             threads.spawn(given_up).unwrap();
             assert!(progress.give_up());
         }
-        assert!(threads.lock().first.len() <= 2 * MOST);
+        assert!(threads.lock().waiting.len() <= 2 * MOST);
         gate.open();
         until(&threads, |state| state.running == 0);
     }

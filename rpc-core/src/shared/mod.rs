@@ -22,7 +22,8 @@
 //!
 //! Streams take no permit, and are encoded into memory of their own. They and the calls whose futures
 //! are dropped reach the poller through `notices.rs`; an open stream is between its caller and the
-//! poller's driver alone.
+//! poller's driver alone. Requests of both kinds wait in one backlog (`backlog.rs`), if they cannot be
+//! sent at once.
 //!
 //! The poller maintains the connection (`reconnect.rs`). When the connection ends, the calls in flight
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).
@@ -31,7 +32,7 @@
 //! A poller finds the channels that have work without looking at the others (`poller.rs`, `marks.rs`).
 //! A channel over a device is the only one of its pollers, which end with it (`poller_state.rs`).
 
-mod allocate;
+mod backlog;
 mod backoff;
 mod builder;
 mod call;
@@ -39,11 +40,11 @@ mod calls;
 mod channel;
 mod channels;
 mod connectivity;
-mod dial_job;
 mod dial_threads;
 mod error;
 mod marks;
 mod notices;
+mod oneshot;
 mod open;
 mod permits;
 mod polled_channel;
@@ -51,12 +52,12 @@ mod poller;
 mod poller_state;
 mod pollers;
 mod pushback;
+mod random;
 mod reconnect;
 mod source;
-mod start;
 mod stream_call;
-mod streams;
 mod submissions;
+mod unsent;
 mod wakers;
 
 pub use self::builder::ChannelBuilder;

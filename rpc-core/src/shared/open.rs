@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crossbeam_channel::{bounded, never};
@@ -12,15 +13,15 @@ use crossbeam_channel::{bounded, never};
 use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
-use super::dial_job::ThreadSpawner;
+use super::dial_threads::DialThreads;
 use super::error::ChannelError;
-use super::notices::{NoticeReceiver, Notices};
+use super::notices::{Inbox, Notices};
+use super::oneshot;
 use super::permits::CallPermits;
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
 use super::poller_state::{PollerRef, PollerState, Reserved};
 use super::reconnect::Target;
-use super::start::{Report, Start};
 use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
 use crate::driver::Driver;
@@ -29,7 +30,7 @@ use crate::poller::cores::{self, PinnedThread, PollerCore};
 use crate::poller::{CONNECT_TIMEOUT, check_connect_timeout};
 use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
-use crate::transport::{ConnectError, Fabric, FabricError, Transport};
+use crate::transport::{ConnectError, Fabric, Transport};
 
 /// Connections of a channel at a poller: one that accepts calls, and one that its server is ending,
 /// while the last calls of that one finish.
@@ -48,6 +49,8 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 pub struct ChannelSettings {
     pub(super) address: String,
     pub(super) pollers: usize,
+    /// Whether to connect only for the first call.
+    pub(super) is_lazy: bool,
     pub(super) max_in_flight: Option<u32>,
     pub(super) connect_timeout: Duration,
     pub(super) waits_for_ready: bool,
@@ -62,6 +65,7 @@ impl ChannelSettings {
         Self {
             address: address.to_owned(),
             pollers: 1,
+            is_lazy: true,
             max_in_flight: None,
             connect_timeout: CONNECT_TIMEOUT,
             waits_for_ready: false,
@@ -70,16 +74,45 @@ impl ChannelSettings {
         }
     }
 
-    /// Checks the time limit, and the form of the address, as its device does.
+    /// Checks the time limit, the form of the address, as its device does, and that the process was not
+    /// forked after the device was opened: before any lock, which another thread may have held then.
     pub(super) fn check(
         &self,
-        check: impl FnOnce(&str) -> io::Result<()>,
+        check_address: impl FnOnce(&str) -> io::Result<()>,
+        is_forked: fn() -> bool,
     ) -> Result<(), ChannelError> {
         check_connect_timeout(self.connect_timeout)?;
-        check(&self.address).map_err(|source| {
+        check_address(&self.address).map_err(|source| {
             let address = self.address.clone();
             ChannelError::Connect(Arc::new(ConnectError::Address { address, source }))
-        })
+        })?;
+        match is_forked() {
+            true => Err(ChannelError::Forked),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The outcomes of a channel's first attempts to connect, one at each of its pollers.
+pub struct Connecting(Vec<oneshot::Receiver<Result<(), ChannelError>>>);
+
+impl Connecting {
+    /// Waits until all attempts have succeeded, or for the first error.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
+        let mut first_error = None;
+        self.0.retain(|outcome| match outcome.poll_take(cx) {
+            Poll::Pending => true,
+            Poll::Ready(outcome) => {
+                let outcome = outcome.unwrap_or(Err(ChannelError::PollerPanicked));
+                first_error = first_error.take().or(outcome.err());
+                false
+            }
+        });
+        match first_error {
+            Some(error) => Poll::Ready(Err(error)),
+            None if self.0.is_empty() => Poll::Ready(Ok(())),
+            None => Poll::Pending,
+        }
     }
 }
 
@@ -89,54 +122,18 @@ pub(super) fn channel(
     settings: ChannelSettings,
     reserved: Vec<Reserved>,
     permits: u32,
-    start: Option<&Arc<Start>>,
+    clock: Clock,
     is_forked: fn() -> bool,
     mut hand_over: impl FnMut(usize, &PollerRef, NewChannel) -> Result<(), ChannelError>,
-) -> Result<Channel, ChannelError> {
-    let state = match start {
-        Some(_) => ConnectivityState::Connecting,
-        None => ConnectivityState::Idle,
+) -> Result<(Channel, Connecting), ChannelError> {
+    let state = match settings.is_lazy {
+        true => ConnectivityState::Idle,
+        false => ConnectivityState::Connecting,
     };
     let connectivity = Arc::new(Connectivity::new(reserved.len(), state));
-    if let Some(start) = start {
-        start.expect(reserved.len());
-    }
-    let mut pollers = Vec::new();
+    let count = clamp_in_flight(permits);
+    let (mut pollers, mut connecting) = (Vec::new(), Vec::new());
     for (index, reserved) in reserved.into_iter().enumerate() {
-        let mut ends = Ends::new(&settings, reserved, permits, &connectivity, index);
-        ends.new.is_lazy = start.is_none();
-        ends.new.report = Report(start.cloned());
-        hand_over(index, &ends.handle.poller, ends.new)?;
-        pollers.push(ends.handle);
-    }
-    Ok(Channel(Arc::new(Shared {
-        address: settings.address,
-        pollers: pollers.into(),
-        next: AtomicUsize::new(0),
-        connectivity,
-        waits_for_ready: settings.waits_for_ready,
-        latency_sampling: settings.latency_sampling,
-        clock: Clock::system(),
-        is_forked,
-    })))
-}
-
-/// The two ends of a channel and one of its pollers.
-pub(super) struct Ends {
-    pub(super) handle: PollerHandle,
-    pub(super) new: NewChannel,
-}
-
-impl Ends {
-    /// Makes the ends of a lazy channel.
-    pub(super) fn new(
-        settings: &ChannelSettings,
-        reserved: Reserved,
-        permits: u32,
-        connectivity: &Arc<Connectivity>,
-        index: usize,
-    ) -> Self {
-        let count = clamp_in_flight(permits);
         let (submissions, receiver) = bounded(count as usize);
         let (poller, number) = reserved.into_parts();
         let handle = PollerHandle {
@@ -148,6 +145,11 @@ impl Ends {
             number,
             poller,
         };
+        let report = (!settings.is_lazy).then(|| {
+            let (report, outcome) = oneshot::oneshot();
+            connecting.push(outcome);
+            report
+        });
         let new = NewChannel {
             number,
             target: Target {
@@ -155,17 +157,26 @@ impl Ends {
                 address: settings.address.clone(),
                 connect_timeout: settings.connect_timeout,
                 backoff: Backoff::new(settings.backoff.0, settings.backoff.1),
-                connectivity: Arc::clone(connectivity),
+                connectivity: Arc::clone(&connectivity),
                 health: Arc::clone(&handle.health),
             },
-            permits: Arc::clone(&handle.permits),
-            submissions: receiver,
-            notices: NoticeReceiver::new(&handle.notices),
-            is_lazy: true,
-            report: Report(None),
+            inbox: Inbox::new(&handle.address, &handle.permits, receiver, &handle.notices),
+            report,
         };
-        Self { handle, new }
+        hand_over(index, &handle.poller, new)?;
+        pollers.push(handle);
     }
+    let channel = Channel(Arc::new(Shared {
+        address: settings.address,
+        pollers: pollers.into(),
+        next: AtomicUsize::new(0),
+        connectivity,
+        waits_for_ready: settings.waits_for_ready,
+        latency_sampling: settings.latency_sampling,
+        clock,
+        is_forked,
+    }));
+    Ok((channel, Connecting(connecting)))
 }
 
 /// Runs a poller for one channel, on its thread.
@@ -178,9 +189,8 @@ pub(super) fn run_one<F: Fabric>(
 ) {
     let open = AssertUnwindSafe(|| open_device(fabric, intents, &core, &mut new));
     let (transport, pinned) = match catch_unwind(open) {
-        Ok(Ok(Some(opened))) => opened,
-        Ok(Ok(None)) => return,
-        Ok(Err(error)) => return new.report.send(Err(error.into())),
+        Ok(Some(opened)) => opened,
+        Ok(None) => return,
         Err(panic) => {
             // In this order, so that no caller waits: see `PollerHandle::submit`.
             state.close();
@@ -190,45 +200,39 @@ pub(super) fn run_one<F: Fabric>(
     };
     state.set_limits(transport.limits(), &pinned);
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    let mut poller = SharedPoller::new(
-        driver,
-        state,
-        never(),
-        Rc::new(ThreadSpawner(fabric.clone())),
-    );
+    let dial_threads = Arc::new(DialThreads::new(fabric));
+    let mut poller = SharedPoller::new(driver, state, never(), Rc::new(dial_threads));
     poller.add(new);
     poller.run(intents.waiting);
 }
 
 /// Opens the device of a channel's poller. If it cannot be opened, the calls of a lazy channel get
 /// the error, and the device is opened again after growing delays: its port may be down, or the
-/// machine may be short of memory, for a while. Returns `None` once the channel has been dropped.
-///
-/// # Errors
-///
-/// Returns the error of a channel that is not lazy, because somebody waits for its first connection.
-#[allow(clippy::type_complexity)]
+/// machine may be short of memory, for a while. Returns `None` once the channel has been dropped, or if
+/// somebody waits for its first connection, who gets the error.
 fn open_device<F: Fabric>(
     fabric: &F,
     intents: &Intents,
     core: &Option<PollerCore>,
     new: &mut NewChannel,
-) -> Result<Option<(F::Transport, Option<PinnedThread>)>, FabricError> {
+) -> Option<(F::Transport, Option<PinnedThread>)> {
     let mut failures = 0_u64;
     loop {
         let error = match cores::open_on(fabric, core.clone(), intents) {
             Ok(opened) => {
                 if failures > 0 {
-                    new.target.stop_backing_off();
+                    new.target.backoff.succeed();
+                    new.target.report(ConnectivityState::Idle);
                 }
-                break Ok(Some(opened));
+                break Some(opened);
             }
-            Err(error) if new.is_lazy => error,
-            Err(error) => {
-                tracing::error!(%error, "cannot open the device of a channel's poller");
-                break Err(error);
-            }
+            Err(error) => error,
         };
+        if let Some(report) = new.report.take() {
+            tracing::error!(%error, "cannot open the device of a channel's poller");
+            report.send(Err(error.into()));
+            break None;
+        }
         failures += 1;
         if failures.is_power_of_two() {
             tracing::error!(
@@ -242,9 +246,10 @@ fn open_device<F: Fabric>(
             address: new.target.address.clone(),
             source: error.into(),
         });
-        let delay = new.target.start_backing_off(&error);
+        new.target.report_failure(&error);
+        let delay = new.target.backoff.next();
         if !new.fail_all(&error, delay) {
-            break Ok(None);
+            break None;
         }
     }
 }

@@ -80,11 +80,12 @@ struct PermitQueue {
 #[derive(Debug)]
 pub(crate) enum AcquireOutcome {
     Acquired(CallPermit),
-    /// No permit is free. The waker is woken when one is, or at the deadline.
-    Waiting(WaiterKey),
-    /// No permit is free, and no other call waited: the poller has to look at the queue from now
-    /// on.
-    First(WaiterKey),
+    /// No permit is free. The waker is woken when one is, or at the deadline. If no other call waited,
+    /// the poller has to look at the queue from now on.
+    Waiting {
+        waiter: WaiterKey,
+        is_first: bool,
+    },
 }
 
 impl CallPermits {
@@ -139,7 +140,8 @@ impl CallPermits {
                 let replaced = queue.waiters.set_waker(waiter, waker);
                 drop(guard);
                 drop(replaced);
-                AcquireOutcome::Waiting(waiter)
+                let is_first = false;
+                AcquireOutcome::Waiting { waiter, is_first }
             }
             None => {
                 self.waits.waited.fetch_add(1, Ordering::Relaxed);
@@ -149,10 +151,7 @@ impl CallPermits {
                     let timer = queue.deadlines.insert(deadline, waiter);
                     queue.waiters.set_timer(waiter, timer);
                 }
-                match is_first {
-                    true => AcquireOutcome::First(waiter),
-                    false => AcquireOutcome::Waiting(waiter),
-                }
+                AcquireOutcome::Waiting { waiter, is_first }
             }
         }
     }
@@ -358,7 +357,7 @@ mod tests {
     fn permit(outcome: AcquireOutcome) -> CallPermit {
         match outcome {
             AcquireOutcome::Acquired(permit) => permit,
-            AcquireOutcome::Waiting(waiter) | AcquireOutcome::First(waiter) => {
+            AcquireOutcome::Waiting { waiter, .. } => {
                 panic!("{waiter:?} has to wait")
             }
         }
@@ -366,7 +365,7 @@ mod tests {
 
     fn waiter(outcome: AcquireOutcome) -> WaiterKey {
         match outcome {
-            AcquireOutcome::Waiting(waiter) | AcquireOutcome::First(waiter) => waiter,
+            AcquireOutcome::Waiting { waiter, .. } => waiter,
             AcquireOutcome::Acquired(permit) => panic!("there was {permit:?}"),
         }
     }

@@ -8,7 +8,7 @@
 //! | with calls that have ended | the permits in the driver's list |
 //! | with calls or streams that wait for capacity, or connections that still have calls | `unfinished`, a few in each turn |
 //! | whose callers wait for permits | `queues`, now and then |
-//! | whose next attempt to connect is due | `attempts`, timers |
+//! | whose next attempt to connect is due, or the deadline of a request that waits | `times` |
 //! | all | only after a connection has ended or its server goes away |
 //!
 //! A turn takes a bounded number of submissions, and shares it among the channels that have some. So
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::channels::Channels;
-use super::dial_job::Spawner;
+use super::dial_threads::Spawner;
 use super::notices::Pending;
 use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
 use super::poller_state::PollerState;
@@ -36,11 +36,9 @@ use crate::driver::held_permit::HeldPermit;
 use crate::driver::timers::Timers;
 use crate::limits::Waiting;
 use crate::poller::idle::{BusyPoller, Idle};
-use crate::stream::wakers::wake_all;
 use crate::transport::Transport;
 
-/// Turns between two checks of the times of attempts to connect, and of the permit queues. Like the
-/// driver, a poller reads the clock only now and then while it spins.
+/// Turns between two checks of the channels' times, and of the permit queues. Like the driver, a poller reads the clock only now and then while it spins.
 const TURNS_PER_CHECK: u32 = 64;
 
 /// Number of submissions after which a turn looks at no further word of marks. Each channel of a word
@@ -68,8 +66,8 @@ pub(crate) struct SharedPoller<T: Transport> {
     behind: usize,
     /// Channels whose callers wait for permits.
     queues: Vec<u32>,
-    /// The times of the next attempts to connect.
-    attempts: Timers<u32>,
+    /// The times at which channels have something to do.
+    times: Timers<u32>,
     /// The word of marks with which the next turn begins.
     first_word: usize,
     wakers: Wakers,
@@ -93,7 +91,7 @@ impl<T: Transport> SharedPoller<T> {
             unfinished: VecDeque::new(),
             behind: 0,
             queues: Vec::new(),
-            attempts: Timers::default(),
+            times: Timers::default(),
             first_word: 0,
             wakers: Wakers::default(),
             turns: 0,
@@ -118,7 +116,7 @@ impl<T: Transport> SharedPoller<T> {
                 self.driver.sleep(&|| self.max_sleep());
                 // Send slots may have become free, and times may have come.
                 self.behind = self.unfinished.len();
-                self.connect_when_due();
+                self.visit_due();
             }
         }
         self.wakers.wake();
@@ -194,7 +192,7 @@ impl<T: Transport> SharedPoller<T> {
     #[inline]
     fn take_from(&mut self, number: u32, most: usize) -> usize {
         match self.channels.get(number) {
-            Some(channel) if !channel.notices.any() => {}
+            Some(channel) if !channel.calls.inbox.any_notices() => {}
             Some(_) => self.take_notices(number),
             None => {
                 // It may have been dropped already.
@@ -208,7 +206,7 @@ impl<T: Transport> SharedPoller<T> {
         let taken = channel
             .calls
             .take_submissions(&mut channel.connection, most);
-        if !channel.connection.is_connected() || channel.any_waiting() || taken == most {
+        if !channel.connection.is_connected() || channel.calls.any_waiting() || taken == most {
             self.after_taking(number, taken == most);
         }
         taken
@@ -250,20 +248,17 @@ impl<T: Transport> SharedPoller<T> {
             allocations,
             any_queued,
             is_closed,
-        } = channel.notices.take();
+        } = channel.calls.inbox.take_notices();
         channel.calls.abandon(abandoned);
         channel.calls.hold_back(pushback);
-        for allocation in allocations {
-            let buf = self.driver.allocate_message(allocation.len);
-            wake_all(allocation.answer(Some(buf)));
+        for (len, caller) in allocations {
+            caller.send(self.driver.allocate_message(len));
         }
         if !streams.is_empty() {
-            let held_until = channel.calls.streams_held_until();
-            let connection = &channel.connection;
-            channel.streams.submit(streams, connection, held_until);
-            channel.open_streams();
+            channel.calls.submit_streams(streams, &channel.connection);
+            channel.send_waiting();
         }
-        channel.streams.drop_given_up(given_up);
+        channel.calls.give_up_streams(given_up);
         if any_queued && !mem::replace(&mut channel.has_queue, true) {
             self.queues.push(number);
         }
@@ -293,7 +288,7 @@ impl<T: Transport> SharedPoller<T> {
     fn settle_all(&mut self, mut settled: Vec<HeldPermit>) {
         for permit in settled.drain(..) {
             if let Some(channel) = self.channels.get_mut(permit.channel) {
-                channel.calls.settle(permit.number, &channel.connection);
+                channel.calls.settle(permit.number);
             }
         }
         let state = &mut *self.driver.state.borrow_mut();
@@ -336,22 +331,22 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn check_times(&mut self) {
-        if !self.attempts.is_empty() {
-            self.connect_when_due();
+        if !self.times.is_empty() {
+            self.visit_due();
         }
         if !self.queues.is_empty() {
             self.maintain_queues();
         }
     }
 
-    /// Begins the attempts to connect whose times have come.
+    /// Looks at the channels whose times have come.
     #[cold]
     #[inline(never)]
-    fn connect_when_due(&mut self) {
+    fn visit_due(&mut self) {
         let now = self.driver.clock.now();
-        while let Some(number) = self.attempts.pop_expired(now) {
+        while let Some(number) = self.times.pop_expired(now) {
             if let Some(channel) = self.channels.get_mut(number) {
-                channel.attempt = None;
+                channel.timer = None;
             }
             self.visit(number);
         }
@@ -376,12 +371,12 @@ impl<T: Transport> SharedPoller<T> {
         if channel.needs_turns() && !mem::replace(&mut channel.is_listed, true) {
             self.unfinished.push_back(number);
         }
-        let next = channel.connection.next_time();
-        if next != channel.attempt.map(|(until, _)| until) {
-            if let Some((_, timer)) = channel.attempt.take() {
-                self.attempts.cancel(timer);
+        let next = channel.next_time();
+        if next != channel.timer.map(|(until, _)| until) {
+            if let Some((_, timer)) = channel.timer.take() {
+                self.times.cancel(timer);
             }
-            channel.attempt = next.map(|until| (until, self.attempts.insert(until, number)));
+            channel.timer = next.map(|until| (until, self.times.insert(until, number)));
         }
     }
 
@@ -390,8 +385,8 @@ impl<T: Transport> SharedPoller<T> {
         let Some(mut channel) = self.channels.remove(number) else {
             return;
         };
-        if let Some((_, timer)) = channel.attempt {
-            self.attempts.cancel(timer);
+        if let Some((_, timer)) = channel.timer {
+            self.times.cancel(timer);
         }
         self.unfinished.retain(|&listed| listed != number);
         self.queues.retain(|&listed| listed != number);
@@ -412,7 +407,7 @@ impl<T: Transport> SharedPoller<T> {
             let Some(channel) = channels.get_mut(number) else {
                 return false;
             };
-            channel.has_queue = channel.permits.maintain_queue(now).any;
+            channel.has_queue = channel.calls.inbox.permits.maintain_queue(now).any;
             channel.has_queue
         });
     }
@@ -424,25 +419,20 @@ impl<T: Transport> SharedPoller<T> {
             return None;
         }
         let now = self.driver.clock.now();
-        let mut until = self.attempts.next_deadline();
+        let mut until = self.times.next_deadline();
         let mut is_short = false;
-        let mut at_most = |moment: Option<Instant>| {
-            until = until.into_iter().chain(moment).min();
-        };
         for &number in &self.queues {
             if let Some(channel) = self.channels.get(number) {
-                let queue = channel.permits.maintain_queue(now);
-                at_most(queue.next_deadline);
+                let queue = channel.calls.inbox.permits.maintain_queue(now);
+                until = until.into_iter().chain(queue.next_deadline).min();
                 is_short |= queue.is_waiting;
             }
         }
-        for &number in &self.unfinished {
-            if let Some(channel) = self.channels.get(number) {
-                let sleep = channel.sleep();
-                at_most(sleep.until);
-                is_short |= sleep.is_short;
-            }
-        }
+        let mut unfinished = self.unfinished.iter();
+        is_short |= unfinished.any(|&number| {
+            let channel = self.channels.get(number);
+            channel.is_some_and(PolledChannel::awaits_slot)
+        });
         let longest = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
         Some(if is_short {
             longest.min(SHORT_SLEEP)

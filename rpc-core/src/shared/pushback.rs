@@ -7,8 +7,9 @@
 //! recovered is used again after one round trip, whatever it said before, unless it refuses the
 //! probe for the probe's own deadline.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
+
+use super::random::Random;
 
 /// The hold of one poller.
 #[derive(Debug)]
@@ -16,20 +17,19 @@ pub(super) struct Pushback {
     until: Option<Instant>,
     /// The permit of the call that goes out nevertheless.
     probe: Option<u32>,
-    random: u64,
+    random: Random,
 }
 
 impl Pushback {
     pub(super) fn new() -> Self {
-        // The standard library's hasher uses different keys for each process and each use.
-        Self::seeded(RandomState::new().hash_one(()))
+        Self::with(Random::new())
     }
 
-    fn seeded(seed: u64) -> Self {
+    fn with(random: Random) -> Self {
         Self {
             until: None,
             probe: None,
-            random: seed | 1,
+            random,
         }
     }
 
@@ -42,6 +42,12 @@ impl Pushback {
     /// Returns the time until which calls are held back, if they are.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
+    }
+
+    /// Returns true if the server wants calls only after this deadline.
+    pub(super) fn outlasts(&self, deadline: Option<Instant>) -> bool {
+        let until = self.until.zip(deadline);
+        until.is_some_and(|(until, deadline)| deadline < until)
     }
 
     /// Forgets the hold and the probe.
@@ -71,7 +77,7 @@ impl Pushback {
     /// Handles a refusal, after which the server wants no calls for `pushback`. Returns true if the
     /// hold became longer.
     pub(super) fn refused(&mut self, now: Instant, pushback: Duration) -> bool {
-        let until = now + pushback + pushback.mul_f64(self.uniform());
+        let until = now + pushback + pushback.mul_f64(self.random.uniform());
         let is_later = self.until.is_none_or(|before| before < until);
         if is_later {
             self.until = Some(until);
@@ -88,14 +94,6 @@ impl Pushback {
             }
         }
     }
-
-    /// Returns a number between 0 and 1 (xorshift64*, as in `backoff.rs`).
-    fn uniform(&mut self) -> f64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]
@@ -110,7 +108,7 @@ mod tests {
         #[test]
         fn a_hold_lasts_as_long_as_the_server_says_plus_jitter(seed: u64) {
             let now = Instant::now();
-            let mut pushback = Pushback::seeded(seed);
+            let mut pushback = Pushback::with(Random::seeded(seed));
             prop_assert!(pushback.has_ended(now));
             prop_assert!(pushback.refused(now, HINT));
             let until = pushback.until().unwrap();
@@ -123,7 +121,7 @@ mod tests {
     #[test]
     fn one_probe_at_a_time_and_only_its_success_ends_the_hold() {
         let now = Instant::now();
-        let mut pushback = Pushback::seeded(1);
+        let mut pushback = Pushback::with(Random::seeded(1));
         pushback.refused(now, HINT);
         assert!(pushback.wants_probe());
         pushback.probe_sent(7);
@@ -140,7 +138,7 @@ mod tests {
     #[test]
     fn a_shorter_hint_does_not_shorten_the_hold() {
         let now = Instant::now();
-        let mut pushback = Pushback::seeded(1);
+        let mut pushback = Pushback::with(Random::seeded(1));
         assert!(pushback.refused(now, HINT * 100));
         assert!(!pushback.refused(now, HINT));
         assert!(pushback.until().unwrap() >= now + HINT * 100);

@@ -12,20 +12,21 @@
 //! A link is retired when it has ended or its server goes away. It then accepts no more calls, and
 //! is released when the calls in flight on it have been settled and its streams have ended.
 
+use std::error::Error;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, bounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
-use super::dial_job::{DialJob, DialProgress, Spawner};
+use super::dial_threads::{DialJob, DialProgress, Spawner};
 use super::error::ChannelError;
+use super::oneshot;
 use super::poller_state::PollerState;
-use super::start::Report;
 use super::submissions::PollerHealth;
 use crate::call_error::Cause;
 use crate::client::channel::MethodNumbers;
@@ -40,6 +41,10 @@ use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 /// [`CONNECTIONS`](super::open::CONNECTIONS).
 const MOST_RETIRING: usize = 2;
 
+/// Where the outcome of a channel's first attempt to connect at a poller is reported. Dropped, it reports
+/// that the poller's thread has panicked.
+pub(super) type Report = oneshot::Sender<Result<(), ChannelError>>;
+
 /// The server that a channel connects to, and how.
 pub(super) struct Target {
     /// The index of the poller in the channel's list.
@@ -53,25 +58,24 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Reports that the poller's device cannot be opened. Returns the time until the next attempt.
-    pub(super) fn start_backing_off(&mut self, error: &Arc<ConnectError>) -> Duration {
-        self.health.set(PollerHealth::POOR);
-        self.connectivity.fail(self.index, Arc::clone(error));
-        self.backoff.next()
+    /// Reports the state of the connection.
+    pub(super) fn report(&self, state: ConnectivityState) {
+        self.health.set(state);
+        self.connectivity.set(self.index, state, None);
     }
 
-    /// Reports that the device is open, after an attempt that has failed.
-    pub(super) fn stop_backing_off(&mut self) {
-        self.backoff.succeed();
-        self.health.set(PollerHealth::GOOD);
-        self.connectivity.set(self.index, ConnectivityState::Idle);
+    /// Reports an attempt that has failed.
+    pub(super) fn report_failure(&self, error: &Arc<ConnectError>) {
+        let state = ConnectivityState::TransientFailure;
+        self.health.set(state);
+        let error = Some(Arc::clone(error));
+        self.connectivity.set(self.index, state, error);
     }
 
-    /// Reports that the poller ends, or that the channel is closed.
-    pub(super) fn shut_down(&self) {
-        self.health.set(PollerHealth::POOR);
-        self.connectivity
-            .set(self.index, ConnectivityState::Shutdown);
+    /// Returns the cause with which calls fail while there is no connection.
+    pub(super) fn not_connected(&self, latest: Option<Arc<ConnectError>>) -> Cause {
+        let address = self.address.clone();
+        Cause::NotConnected { address, latest }
     }
 }
 
@@ -85,11 +89,10 @@ pub(super) struct Reconnect<T: Transport> {
     /// Attempts that have failed since the channel was connected, and the error of the latest one.
     failures: u64,
     latest: Option<Arc<ConnectError>>,
-    /// The outcome of the first attempt is reported here.
+    /// Who waits for the outcome of the first attempt.
     report: Option<Report>,
     dialer: Arc<dyn Dialer<T::Dialed>>,
-    dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
-    state: ConnectionState,
+    state: ConnectionState<T>,
     /// Links that accept no more calls and still have calls in flight.
     retiring: Vec<LinkKey>,
 }
@@ -97,10 +100,11 @@ pub(super) struct Reconnect<T: Transport> {
 type DialOutcome<T> = Result<<T as Transport>::Dialed, ConnectError>;
 
 /// The state of the connection to the server.
-enum ConnectionState {
+enum ConnectionState<T: Transport> {
     /// No call has been made yet.
     Idle,
     Dialing {
+        outcome: Receiver<DialOutcome<T>>,
         progress: Arc<DialProgress>,
         /// The time until which the handshake may wait for a thread. `None` once it has begun, or if
         /// there is no limit.
@@ -111,12 +115,9 @@ enum ConnectionState {
         methods: MethodNumbers,
         since: Instant,
     },
-    /// Waiting until the time of the next attempt. `latest` is the error of the previous attempt,
-    /// if it failed.
-    BackingOff {
-        until: Instant,
-        latest: Option<Arc<ConnectError>>,
-    },
+    /// Waiting until the time of the next attempt: the connection has ended, or the latest attempt has
+    /// failed.
+    BackingOff { until: Instant },
 }
 
 /// The end of an attempt to connect, which decides what happens to waiting calls.
@@ -132,7 +133,7 @@ impl<T: Transport> Reconnect<T> {
         target: Target,
         spawner: Rc<dyn Spawner>,
         notifier: (Arc<PollerState>, u32),
-        report: Report,
+        report: Option<Report>,
     ) -> Self {
         let was_protected = Arc::clone(&target.connectivity.was_protected);
         Self {
@@ -143,8 +144,7 @@ impl<T: Transport> Reconnect<T> {
             notifier,
             failures: 0,
             latest: None,
-            report: Some(report),
-            dialed: unbounded(),
+            report,
             state: ConnectionState::Idle,
             retiring: Vec::new(),
         }
@@ -191,44 +191,55 @@ impl<T: Transport> Reconnect<T> {
     pub(super) fn next_time(&self) -> Option<Instant> {
         match self.state {
             ConnectionState::Dialing { begins_until, .. } => begins_until,
-            ConnectionState::BackingOff { until, .. } => Some(until),
+            ConnectionState::BackingOff { until } => Some(until),
             _ => None,
         }
     }
 
-    /// Returns the cause with which calls that don't wait for ready fail, if the latest attempt to
-    /// connect failed.
-    pub(super) fn failure(&self) -> Option<Cause> {
-        match &self.state {
-            ConnectionState::BackingOff {
-                latest: Some(error),
-                ..
-            } => Some(self.not_connected(Some(Arc::clone(error)))),
-            _ => None,
-        }
+    /// Returns true if the latest attempt to connect failed and the next one has not begun: calls
+    /// that don't wait for ready fail.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state, ConnectionState::BackingOff { .. }) && self.latest.is_some()
     }
 
-    pub(super) fn not_connected(&self, latest: Option<Arc<ConnectError>>) -> Cause {
-        let address = self.target.address.clone();
-        Cause::NotConnected { address, latest }
+    /// Returns the cause with which calls fail after an attempt to connect has failed.
+    pub(super) fn not_connected(&self) -> Cause {
+        self.target.not_connected(self.latest_error())
+    }
+
+    /// Returns the cause with which calls fail when the channel or its poller ends.
+    pub(super) fn has_ended(&self) -> Cause {
+        self.target.not_connected(None)
     }
 
     /// Adopts a connection that was dialed, retires one that has ended, and dials when it is time.
     /// Returns the end of an attempt.
     pub(super) fn maintain(&mut self) -> Option<Attempt> {
-        let attempt = match &self.state {
+        let clock = &self.driver.clock;
+        let attempt = match &mut self.state {
             ConnectionState::Idle => None,
-            ConnectionState::Connected { link, since, .. } => {
-                self.retire_if_unusable(*link, *since);
+            &mut ConnectionState::Connected { link, since, .. } => {
+                self.retire_if_unusable(link, since);
                 None
             }
-            ConnectionState::Dialing { .. } => match self.dialed.1.try_recv() {
+            ConnectionState::Dialing {
+                outcome,
+                progress,
+                begins_until,
+            } => match outcome.try_recv() {
                 Ok(outcome) => Some(self.finish_dial(outcome)),
-                Err(_) => self.fail_unless_begun(),
+                // No thread was free for the handshake in time.
+                Err(_)
+                    if begins_until
+                        .take_if(|until| *until <= clock.now())
+                        .is_some()
+                        && progress.give_up() =>
+                {
+                    Some(self.fail_unbegun())
+                }
+                Err(_) => None,
             },
-            ConnectionState::BackingOff { until, .. } if *until <= self.driver.clock.now() => {
-                self.dial()
-            }
+            ConnectionState::BackingOff { until } if *until <= clock.now() => self.dial(),
             ConnectionState::BackingOff { .. } => None,
         };
         self.release_retired();
@@ -251,7 +262,7 @@ impl<T: Transport> Reconnect<T> {
         let Target { address, index, .. } = &self.target;
         log_limited!(info, for address, address, poller = index, %reason, "disconnected from the server");
         self.retiring.push(link);
-        self.back_off(None);
+        self.back_off();
     }
 
     fn release_retired(&mut self) {
@@ -281,14 +292,15 @@ impl<T: Transport> Reconnect<T> {
         }
         let progress = Arc::<DialProgress>::default();
         let now = self.driver.clock.now();
+        let (dialed, outcome) = bounded(1);
         self.set_state(ConnectionState::Dialing {
+            outcome,
             progress: Arc::clone(&progress),
             begins_until: deadline_after(now, self.target.connect_timeout),
         });
         let dialer = Arc::clone(&self.dialer);
         let address = self.target.address.clone();
         let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
-        let outcomes = self.dialed.0.clone();
         let (state, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
         let handshake = Box::new(move || {
             let dial = || dialer.dial(&address, &session, timeout);
@@ -299,7 +311,7 @@ impl<T: Transport> Reconnect<T> {
                 })
             });
             // If the channel or its poller has ended in the meantime, the connection is closed here.
-            let _ = outcomes.send(outcome);
+            let _ = dialed.send(outcome);
             state.notify(number);
         });
         let job = DialJob {
@@ -308,35 +320,13 @@ impl<T: Transport> Reconnect<T> {
             progress,
             handshake,
         };
-        let source = self.spawner.spawn(job).err()?;
-        let address = self.target.address.clone();
-        Some(self.fail(ConnectError::Device {
-            address,
-            source: source.into(),
-        }))
+        let error = self.spawner.spawn(job).err()?;
+        Some(self.fail_locally(error))
     }
 
-    /// Fails an attempt if no thread was free for its handshake in time.
-    fn fail_unless_begun(&mut self) -> Option<Attempt> {
-        let ConnectionState::Dialing {
-            progress,
-            begins_until,
-        } = &mut self.state
-        else {
-            return None;
-        };
-        if begins_until.is_none_or(|until| self.driver.clock.now() < until) {
-            return None;
-        }
-        *begins_until = None;
-        if !progress.give_up() {
-            return None;
-        }
-        let Target {
-            address,
-            connect_timeout,
-            ..
-        } = &self.target;
+    /// Fails an attempt whose handshake no thread has begun.
+    fn fail_unbegun(&mut self) -> Attempt {
+        let connect_timeout = self.target.connect_timeout;
         let why = match self.spawner.in_progress() {
             0 => "raise it".to_owned(),
             others => format!(
@@ -347,10 +337,13 @@ impl<T: Transport> Reconnect<T> {
         let source = format!(
             "no thread began the handshake within {connect_timeout:?}, the channel's `connect_timeout`: {why}"
         );
-        Some(self.fail(ConnectError::Device {
-            address: address.clone(),
-            source: source.into(),
-        }))
+        self.fail_locally(source)
+    }
+
+    /// Fails an attempt for a reason of this side.
+    fn fail_locally(&mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Attempt {
+        let (address, source) = (self.target.address.clone(), source.into());
+        self.fail(ConnectError::Device { address, source })
     }
 
     fn finish_dial(&mut self, outcome: DialOutcome<T>) -> Attempt {
@@ -384,9 +377,9 @@ impl<T: Transport> Reconnect<T> {
         self.latest = Some(Arc::clone(&error));
         let (Target { address, index, .. }, failures) = (&self.target, self.failures);
         if failures.is_power_of_two() {
-            let then = match self.report {
-                Some(Report(Some(_))) => "the channel is not opened",
-                _ => {
+            let then = match self.report.is_some() {
+                true => "the channel is not opened",
+                false => {
                     "retrying after growing delays, and logging at powers of two of the failed attempts"
                 }
             };
@@ -401,7 +394,7 @@ impl<T: Transport> Reconnect<T> {
             );
         }
         self.driver.counters.connections.not_connected.add(1);
-        self.back_off(Some(Arc::clone(&error)));
+        self.back_off();
         self.report_first(Err(ChannelError::Connect(error)));
         Attempt::Failed
     }
@@ -412,7 +405,7 @@ impl<T: Transport> Reconnect<T> {
         }
     }
 
-    fn back_off(&mut self, latest: Option<Arc<ConnectError>>) {
+    fn back_off(&mut self) {
         let delay = self.target.backoff.next();
         let Target { address, index, .. } = &self.target;
         tracing::debug!(
@@ -422,40 +415,24 @@ impl<T: Transport> Reconnect<T> {
             "waiting before the next attempt to connect"
         );
         let until = self.driver.clock.now() + delay;
-        self.set_state(ConnectionState::BackingOff { until, latest });
+        self.set_state(ConnectionState::BackingOff { until });
     }
 
-    fn set_state(&mut self, state: ConnectionState) {
+    fn set_state(&mut self, state: ConnectionState<T>) {
         self.state = state;
-        let Target {
-            index,
-            connectivity,
-            health,
-            ..
-        } = &self.target;
-        health.set(match &self.state {
-            ConnectionState::Idle | ConnectionState::Connected { .. } => PollerHealth::GOOD,
-            ConnectionState::Dialing { .. } | ConnectionState::BackingOff { latest: None, .. } => {
-                PollerHealth::FAIR
-            }
-            ConnectionState::BackingOff { .. } => PollerHealth::POOR,
-        });
-        match &self.state {
-            ConnectionState::Idle => connectivity.set(*index, ConnectivityState::Idle),
-            ConnectionState::Connected { .. } => connectivity.set(*index, ConnectivityState::Ready),
-            ConnectionState::BackingOff {
-                latest: Some(error),
-                ..
-            } => connectivity.fail(*index, Arc::clone(error)),
-            ConnectionState::Dialing { .. } | ConnectionState::BackingOff { latest: None, .. } => {
-                connectivity.set(*index, ConnectivityState::Connecting);
+        match (&self.state, &self.latest) {
+            (ConnectionState::Idle, _) => self.target.report(ConnectivityState::Idle),
+            (ConnectionState::Connected { .. }, _) => self.target.report(ConnectivityState::Ready),
+            (ConnectionState::BackingOff { .. }, Some(error)) => self.target.report_failure(error),
+            (ConnectionState::Dialing { .. } | ConnectionState::BackingOff { .. }, _) => {
+                self.target.report(ConnectivityState::Connecting);
             }
         }
     }
 
     /// Reports that the channel or its poller ends.
     pub(super) fn shut_down(&self) {
-        self.target.shut_down();
+        self.target.report(ConnectivityState::Shutdown);
     }
 
     /// Closes all links, because the channel ends.

@@ -1,14 +1,11 @@
 //! [`PollerSource`]: where a channel gets its pollers from.
 
-use std::sync::Arc;
-
 use super::channel::Channel;
 use super::error::ChannelError;
-use super::open::CONNECTIONS;
-use super::open::{self, ChannelSettings};
+use super::open::{self, CONNECTIONS, ChannelSettings, Connecting};
 use super::poller_state::PollerRef;
 use super::pollers::Pollers;
-use super::start::Start;
+use crate::clock::Clock;
 use crate::limits::Intents;
 use crate::poller::{cores, idle};
 use crate::transport::Fabric;
@@ -22,46 +19,34 @@ impl PollerSource for Pollers {}
 
 /// Opens channels. Nothing outside this crate implements it.
 pub trait Source: Clone {
-    /// Opens a channel. It connects at once if there is somebody who waits for it.
+    /// Opens a channel, which connects at once unless it is lazy.
     fn open(
         &self,
         intents: Intents,
         settings: ChannelSettings,
-        start: Option<&Arc<Start>>,
-    ) -> Result<Channel, ChannelError>;
+    ) -> Result<(Channel, Connecting), ChannelError>;
 }
 
 impl<F: Fabric> Source for F {
     fn open(
         &self,
-        intents: Intents,
-        settings: ChannelSettings,
-        start: Option<&Arc<Start>>,
-    ) -> Result<Channel, ChannelError> {
-        settings.check(|address| self.check_address(address))?;
-        // Before any lock, which another thread may have held when this process was forked.
-        if F::is_forked() {
-            return Err(ChannelError::Forked);
-        }
+        mut intents: Intents,
+        mut settings: ChannelSettings,
+    ) -> Result<(Channel, Connecting), ChannelError> {
+        settings.check(|address| self.check_address(address), F::is_forked)?;
         idle::count_cores(self);
         intents.warn_of_little_memory();
-        let intents = Intents {
-            connections: CONNECTIONS,
-            ..intents
-        };
+        intents.connections = CONNECTIONS;
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
-        let settings = ChannelSettings {
-            latency_sampling: intents.latency_sampling,
-            ..settings
-        };
+        settings.latency_sampling = intents.latency_sampling;
         let mut cores = cores::choose(self, &intents, settings.pollers).into_iter();
         open::channel(
             settings,
             reserved,
             permits,
-            start,
+            Clock::system(),
             F::is_forked,
             |index, poller, new| {
                 let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
@@ -79,28 +64,20 @@ impl Source for Pollers {
     fn open(
         &self,
         _: Intents,
-        settings: ChannelSettings,
-        start: Option<&Arc<Start>>,
-    ) -> Result<Channel, ChannelError> {
-        settings.check(|address| self.check_address(address))?;
+        mut settings: ChannelSettings,
+    ) -> Result<(Channel, Connecting), ChannelError> {
         let is_forked = self.is_forked();
-        // Before any lock, as above.
-        if is_forked() {
-            return Err(ChannelError::Forked);
-        }
+        settings.check(|address| self.check_address(address), is_forked)?;
         let (reserved, new_channels): (Vec<_>, Vec<_>) =
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
-        let settings = ChannelSettings {
-            latency_sampling: self.limits().latency_sampling,
-            ..settings
-        };
+        settings.latency_sampling = self.limits().latency_sampling;
         open::channel(
             settings,
             reserved,
             permits,
-            start,
+            Clock::system(),
             is_forked,
             |index, poller, new| {
                 new.hand_over(&new_channels[index], poller);

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::notices::{Closed, StreamSubmission};
+use super::notices::Closed;
 use super::submissions::{PollerHandle, Shared};
+use super::unsent::Unsent;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::streaming::{NewStream, OpenStream};
+use crate::client::streaming::OpenStream;
 use crate::clock::deadline_after;
-use crate::stats::is_timed_here;
+use crate::driver::handle::StreamRequest;
+use crate::stats::{CalledStream, is_timed_here};
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::streaming::KeepAlive;
@@ -36,34 +38,26 @@ impl OpenStream for PollerStreams<'_> {
         StreamCore::new()
     }
 
-    fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {
-        let submission = StreamSubmission {
-            core: Arc::clone(core),
-            method: stream.method,
-            deadline: stream.deadline,
-            began: is_timed_here(self.shared.latency_sampling).then(|| self.shared.clock.now()),
-            waits_for_ready: stream
-                .waits_for_ready
-                .unwrap_or(self.shared.waits_for_ready),
-            sends_messages: stream.sends_messages,
-            metadata_len: stream.metadata_len,
-            frame: stream.frame,
-            message: stream.message,
+    fn open(&self, core: &Arc<StreamCore>, mut request: StreamRequest) -> u64 {
+        let now = || self.shared.clock.now();
+        let began = is_timed_here(self.shared.latency_sampling).then(now);
+        request.counters = CalledStream::uncounted(began);
+        let waits_for_ready = &mut request.waits_for_ready;
+        waits_for_ready.get_or_insert(self.shared.waits_for_ready);
+        let stream = Unsent::Stream(Arc::clone(core), request);
+        let submitted = match (self.shared.is_forked)() {
+            true => Err(Cause::Forked),
+            false => {
+                let submitted = self.handle.notices.submit(stream);
+                submitted.map_err(|Closed| self.handle.has_ended())
+            }
         };
-        if (self.shared.is_forked)() {
-            let error = CallError::new(Cause::Forked, Execution::NeverSent);
-            core.end(StreamEnd::Failed(error));
-            return u64::MAX;
-        }
-        match self.handle.notices.submit(submission) {
+        match submitted {
             Ok(number) => {
                 self.handle.notify();
                 number
             }
-            Err(Closed) => {
-                let address = self.handle.address.clone();
-                let latest = None;
-                let cause = Cause::NotConnected { address, latest };
+            Err(cause) => {
                 let error = CallError::new(cause, Execution::NeverSent);
                 core.end(StreamEnd::Failed(error));
                 u64::MAX
@@ -78,8 +72,9 @@ impl OpenStream for PollerStreams<'_> {
     }
 
     fn push_back(&self, pushback: Duration) {
-        self.handle.notices.push_back(pushback);
-        self.handle.notify();
+        let _ = self.handle.post(|pending| {
+            pending.pushback = pending.pushback.max(pushback);
+        });
     }
 
     fn keep_alive(&self) -> Option<KeepAlive> {

@@ -2,21 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::time::Instant;
 
-use bytes::Bytes;
 use crossbeam_channel::Sender;
 
-use super::connectivity::Connectivity;
-use super::notices::Notices;
-use super::permits::{CallPermit, CallPermits, Settled};
+use super::connectivity::{Connectivity, ConnectivityState};
+use super::notices::{Closed, Notices, Pending};
+use super::permits::{CallPermits, Settled};
 use super::poller_state::PollerRef;
+use super::unsent::UnaryRequest;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::encode::{EncodedRequest, RequestLengths};
 use crate::clock::Clock;
 use crate::limits::Limits;
-use crate::method::MethodSpec;
-use crate::protocol::frame::HEADER_LEN;
+use crate::stream::wakers::wake_all;
 
 /// The state shared by all clones.
 pub(super) struct Shared {
@@ -37,42 +34,12 @@ pub(super) struct Shared {
 pub(super) struct PollerHandle {
     pub(super) address: String,
     pub(super) permits: Arc<CallPermits>,
-    pub(super) submissions: Sender<Submission>,
+    pub(super) submissions: Sender<UnaryRequest>,
     pub(super) notices: Arc<Notices>,
     pub(super) health: Arc<PollerHealth>,
     /// The channel's number at the poller.
     pub(super) number: u32,
     pub(super) poller: PollerRef,
-}
-
-/// A request submitted to the poller.
-#[derive(Debug)]
-pub(super) struct Submission {
-    pub(super) permit: CallPermit,
-    /// The request, if its message does not fit a frame. The permit's buffer is not used then.
-    pub(super) long: Option<Box<EncodedRequest>>,
-    pub(super) method: &'static MethodSpec,
-    pub(super) deadline: Option<Instant>,
-    /// The permit's buffer holds the request's frame, complete but for its header.
-    pub(super) lengths: RequestLengths,
-    pub(super) waits_for_ready: bool,
-    /// Start time, if this call is timed.
-    pub(super) began: Option<Instant>,
-}
-
-impl Submission {
-    /// Takes the request out of the permit's buffer, because it does not fit a frame to this server.
-    #[cold]
-    pub(super) fn divide(&mut self) {
-        if self.long.is_none() {
-            let body = &self.permit.buf[HEADER_LEN..];
-            let (metadata, message) = body.split_at(self.lengths.metadata);
-            self.long = Some(Box::new(EncodedRequest {
-                metadata: metadata.to_vec(),
-                message: Bytes::copy_from_slice(message).into(),
-            }));
-        }
-    }
 }
 
 impl Shared {
@@ -94,8 +61,7 @@ impl Shared {
 impl Drop for PollerHandle {
     /// Lets the poller remove the channel. If the poller has no other reference, it ends.
     fn drop(&mut self) {
-        self.notices.close();
-        self.notify();
+        let _ = self.post(|pending| pending.is_closed = true);
         self.poller.leave();
     }
 }
@@ -105,18 +71,18 @@ impl Drop for PollerHandle {
 pub(super) struct PollerHealth(AtomicU8);
 
 impl PollerHealth {
-    /// The poller is connected, or connects for the first call.
-    pub(super) const GOOD: u8 = 0;
-    /// The poller is connecting.
-    pub(super) const FAIR: u8 = 1;
-    /// The poller's latest attempt has failed.
-    pub(super) const POOR: u8 = 2;
-
-    pub(super) fn get(&self) -> u8 {
+    fn get(&self) -> u8 {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(&self, health: u8) {
+    /// Derives it from the state of the poller's connection.
+    pub(super) fn set(&self, state: ConnectivityState) {
+        let health = match state {
+            // It connects for the first call.
+            ConnectivityState::Ready | ConnectivityState::Idle => 0,
+            ConnectivityState::Connecting => 1,
+            ConnectivityState::TransientFailure | ConnectivityState::Shutdown => 2,
+        };
         self.0.store(health, Ordering::Relaxed);
     }
 }
@@ -124,9 +90,9 @@ impl PollerHealth {
 impl PollerHandle {
     /// Submits a request to the poller. The queue has capacity, because it has one entry per
     /// permit.
-    pub(super) fn submit(&self, submission: Submission) {
-        let number = submission.permit.number;
-        if self.submissions.try_send(submission).is_ok() {
+    pub(super) fn submit(&self, request: UnaryRequest) {
+        let number = request.permit.number;
+        if self.submissions.try_send(request).is_ok() {
             self.notify();
             // This load follows the fence in `notify`. A poller that ends sets the flag and then
             // drains the queue: either the drain finds this submission, or this load sees the flag.
@@ -135,18 +101,31 @@ impl PollerHandle {
             }
         }
         // The poller's thread has ended, which only a panic in this library can cause.
-        let cause = Cause::NotConnected {
-            address: self.address.clone(),
-            latest: None,
-        };
         let settled = Settled {
             long: None,
             buf: Vec::new(),
-            outcome: Err(CallError::new(cause, Execution::NeverSent)),
+            outcome: Err(CallError::new(self.has_ended(), Execution::NeverSent)),
         };
-        if let Some(waker) = self.permits.settle(number, settled) {
-            waker.wake();
+        wake_all(self.permits.settle(number, settled));
+    }
+
+    /// Returns the cause with which requests fail after the poller has ended.
+    pub(super) fn has_ended(&self) -> Cause {
+        Cause::NotConnected {
+            address: self.address.clone(),
+            latest: None,
         }
+    }
+
+    /// Adds to what the poller takes besides the requests of unary calls.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Closed`] if the poller has ended.
+    pub(super) fn post(&self, note: impl FnOnce(&mut Pending)) -> Result<(), Closed> {
+        self.notices.post(note)?;
+        self.notify();
+        Ok(())
     }
 
     /// Tells the poller that there is work for it, which was stored before.

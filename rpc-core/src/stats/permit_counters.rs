@@ -40,17 +40,25 @@ impl PermitCounters {
         method: &'static MethodSpec,
         began: Option<Instant>,
     ) {
-        let known = self
-            .called
-            .iter()
-            .position(|(spec, _)| ptr::eq(*spec, method));
-        let method = known.unwrap_or_else(|| {
-            self.called.push((method, self.poller.called(method)));
-            self.called.len() - 1
-        });
+        let method = self.index_of(method);
         // The return value is ignored: the caller has already decided whether this call is timed.
         self.called[method].1.begin();
         self.in_flight[permit as usize] = Some(CallInFlight { method, began });
+    }
+
+    fn index_of(&mut self, method: &'static MethodSpec) -> usize {
+        let mut called = self.called.iter();
+        let known = called.position(|(spec, _)| ptr::eq(*spec, method));
+        known.unwrap_or_else(|| {
+            self.called.push((method, self.poller.called(method)));
+            self.called.len() - 1
+        })
+    }
+
+    /// Returns the counters of a method.
+    pub(crate) fn of(&mut self, method: &'static MethodSpec) -> &Arc<MethodCounters> {
+        let index = self.index_of(method);
+        &self.called[index].1
     }
 
     /// Counts a request that has been sent.

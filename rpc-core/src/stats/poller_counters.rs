@@ -234,9 +234,10 @@ impl PollerCounters {
 }
 
 /// The accounting data of a client's stream.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct CalledStream {
-    method: Arc<MethodCounters>,
+    /// `None` until the poller has counted the call.
+    method: Option<Arc<MethodCounters>>,
     /// Start time, if this call is timed.
     began: Option<Instant>,
 }
@@ -245,31 +246,44 @@ impl CalledStream {
     /// Counts a call that begins now.
     pub(crate) fn begin(method: Arc<MethodCounters>, now: impl FnOnce() -> Instant) -> Self {
         let began = method.begin().then(now);
+        let method = Some(method);
         Self { method, began }
     }
 
-    /// Counts a call that has begun on another thread, which has decided whether it is timed.
-    pub(crate) fn begun(method: Arc<MethodCounters>, began: Option<Instant>) -> Self {
-        method.begin();
+    /// A call that begins on a thread which cannot count it, and has decided whether it is timed.
+    pub(crate) fn uncounted(began: Option<Instant>) -> Self {
+        let method = None;
         Self { method, began }
+    }
+
+    /// Counts a call that has begun on another thread.
+    pub(crate) fn count(&mut self, method: &Arc<MethodCounters>) {
+        debug_assert!(self.method.is_none(), "a call is counted once");
+        method.begin();
+        self.method = Some(Arc::clone(method));
+    }
+
+    fn method(&self) -> &MethodCounters {
+        let method = self.method.as_deref();
+        method.expect("a call is counted before it is sent or ends")
     }
 
     /// Counts a request that has been sent.
     pub(crate) fn start(&self) {
-        self.method.start();
+        self.method().start();
     }
 
     /// Counts the call as ended with the code of this number.
     pub(crate) fn end(&self, poller: &PollerCounters, code: u16) {
-        self.method.end(code);
+        self.method().end(code);
         if let Some(began) = self.began {
-            poller.time(&self.method, began);
+            poller.time(self.method(), began);
         }
     }
 
     /// Counts the call as dropped.
     pub(crate) fn drop_one(&self) {
-        self.method.drop_one();
+        self.method().drop_one();
     }
 }
 

@@ -34,7 +34,7 @@ const SIZES: StreamSizes = StreamSizes {
 /// A channel whose streams the test drives by hand.
 #[derive(Default)]
 struct TestChannel {
-    opened: RefCell<Vec<(Arc<StreamCore>, NewStream)>>,
+    opened: RefCell<Vec<(Arc<StreamCore>, StreamRequest)>>,
     given_up: Cell<u32>,
     pushback: Cell<Duration>,
     turns: Option<LocalTurns>,
@@ -56,7 +56,7 @@ impl OpenStream for TestChannel {
         StreamCore::of_local_poller(None, self.turns)
     }
 
-    fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {
+    fn open(&self, core: &Arc<StreamCore>, stream: StreamRequest) -> u64 {
         assert!(core.attach(Arc::new(NoQueue), 0, SIZES).is_none());
         let mut opened = self.opened.borrow_mut();
         opened.push((Arc::clone(core), stream));
@@ -71,10 +71,6 @@ impl OpenStream for TestChannel {
 
     fn push_back(&self, pushback: Duration) {
         self.pushback.set(pushback);
-    }
-
-    fn keep_alive(&self) -> Option<KeepAlive> {
-        None
     }
 }
 

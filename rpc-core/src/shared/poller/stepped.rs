@@ -2,8 +2,6 @@
 
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use crossbeam_channel::{Sender, unbounded};
 
@@ -13,12 +11,10 @@ use crate::driver::Driver;
 use crate::service::dispatch::Methods;
 use crate::shared::backoff::Backoff;
 use crate::shared::channel::Channel;
-use crate::shared::connectivity::{Connectivity, ConnectivityState};
-use crate::shared::dial_job::{DialJob, Spawner};
-use crate::shared::open::{ChannelSettings, Ends};
+use crate::shared::dial_threads::{DialJob, Spawner};
+use crate::shared::open::{self, ChannelSettings};
 use crate::shared::polled_channel::NewChannel;
 use crate::shared::poller_state::PollerRef;
-use crate::shared::submissions::Shared;
 use crate::transport::Transport;
 
 /// Channels that a stepped poller has room for.
@@ -81,23 +77,24 @@ impl<T: Transport> SteppedPoller<T> {
     /// Panics if the poller has no room for another channel.
     #[must_use]
     pub fn channel(&self, address: &str, seed: u64) -> Channel {
-        let settings = ChannelSettings::new(address);
-        let reserved = self.handle.reserve().expect("the poller has room");
-        let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
-        let mut ends = Ends::new(&settings, reserved, self.permits, &connectivity, 0);
+        let mut settings = ChannelSettings::new(address);
+        settings.latency_sampling = self.latency_sampling;
         let (first, longest) = settings.backoff;
-        ends.new.target.backoff = Backoff::seeded(first, longest, seed);
-        ends.new.hand_over(&self.new_channels, &self.handle);
-        Channel(Arc::new(Shared {
-            address: settings.address,
-            pollers: [ends.handle].into(),
-            next: AtomicUsize::new(0),
-            connectivity,
-            waits_for_ready: false,
-            latency_sampling: self.latency_sampling,
-            clock: self.clock.clone(),
-            is_forked: || false,
-        }))
+        let reserved = self.handle.reserve().expect("the poller has room");
+        let (permits, clock) = (self.permits, self.clock.clone());
+        let opened = open::channel(
+            settings,
+            vec![reserved],
+            permits,
+            clock,
+            || false,
+            |_, poller, mut new| {
+                new.target.backoff = Backoff::seeded(first, longest, seed);
+                new.hand_over(&self.new_channels, poller);
+                Ok(())
+            },
+        );
+        opened.expect("it is handed over").0
     }
 
     /// Returns the number of channels that the poller has not removed.
@@ -125,10 +122,9 @@ impl<T: Transport> SteppedPoller<T> {
         let poller = &mut self.poller;
         poller.driver.state.borrow_mut().on_idle(now);
         poller.settle();
-        poller.connect_when_due();
+        poller.visit_due();
         for channel in poller.channels.iter_mut() {
-            channel.permits.maintain_queue(now);
-            channel.streams.expire(&channel.connection);
+            channel.calls.inbox.permits.maintain_queue(now);
         }
         poller.wakers.wake();
     }
@@ -145,10 +141,10 @@ impl<T: Transport> SteppedPoller<T> {
                 }
             }
         }
-        let listed = poller.channels.iter();
-        let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
-        if poller.attempts.len() != attempts {
-            left.push("attempts of channels that are gone".to_owned());
+        let channels = poller.channels.iter();
+        let timers = channels.filter(|channel| channel.timer.is_some());
+        if poller.times.len() != timers.count() {
+            left.push("timers of channels that are gone".to_owned());
         }
         left
     }
