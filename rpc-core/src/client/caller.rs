@@ -53,8 +53,8 @@ pub trait Caller {
         request: Request<Req>,
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
-        Req: Message + Default,
-        Res: Message + Default,
+        Req: Message + Default + 'static,
+        Res: Message + Default + 'static,
     {
         self.unary_with(method, request, ProstCodec, ProstCodec)
     }
@@ -130,7 +130,7 @@ pub trait Caller {
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
         Req: Message + Default + 'static,
-        Res: Message + Default,
+        Res: Message + Default + 'static,
     {
         self.client_streaming_with(method, request, ProstCodec, ProstCodec)
     }
@@ -147,8 +147,8 @@ pub trait Caller {
         request: Request<Req>,
     ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
     where
-        Req: Message + Default,
-        Res: Message + Default,
+        Req: Message + Default + 'static,
+        Res: Message + Default + 'static,
     {
         self.server_streaming_with(method, request, ProstCodec, ProstCodec)
     }
@@ -165,7 +165,7 @@ pub trait Caller {
     ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
     where
         Req: Message + Default + 'static,
-        Res: Message + Default,
+        Res: Message + Default + 'static,
     {
         self.streaming_with(method, request, ProstCodec, ProstCodec)
     }

@@ -12,9 +12,9 @@ use prost::Message;
 use super::link::LinkKey;
 use super::tasks::IncomingCall;
 use super::{Driver, State};
+use crate::catch_panic::catch_panic;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
-use crate::service::catch_panic::catch_panic;
 use crate::service::handler::{
     EncodedResponse, Handler, HandlerKey, ResponseLengths, Served, metadata_too_long,
 };

@@ -14,7 +14,7 @@ use super::{Phase, Serving, Stream, StreamKey};
 use crate::method::{MethodKind, MethodSpec};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
-use crate::service::handler::{Handler, RawRequest, Served, SharedMessage};
+use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
@@ -89,7 +89,7 @@ impl<T: Transport> Driver<T> {
         let request = RawRequest {
             metadata,
             message,
-            shared: None,
+            long: None,
             deadline: parts.deadline,
             stream: Some(&core),
             peer: &parts.peer,
@@ -122,11 +122,11 @@ impl<T: Transport> Driver<T> {
         let Some(handler) = handler_of(&parts) else {
             return self.reject_stream(key, header, &parts);
         };
-        let shared = SharedMessage::new(&long.message, long.share_from);
+        let message = self.received_long(&long);
         let request = RawRequest {
             metadata: &long.metadata,
-            message: &long.message,
-            shared: Some(&shared),
+            message: &message.message,
+            long: Some(&message),
             deadline: parts.deadline,
             stream: Some(&core),
             peer: &parts.peer,
@@ -135,10 +135,8 @@ impl<T: Transport> Driver<T> {
         let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
-        let copied = shared.copied_len() as u64;
-        self.counters.transfers.bytes_copied_in.add(copied);
         // The handler has its own slices of it.
-        drop(long.message);
+        drop((message, long.message));
         self.after_begin(
             key,
             served,

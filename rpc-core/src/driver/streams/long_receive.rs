@@ -21,7 +21,6 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, LongBody, ResponseHead};
 use crate::status::Status;
 use crate::stream::inbound::{ResponseBody, StreamEnd};
-use crate::stream::long::ReceivedLong;
 use crate::transport::Transport;
 
 /// A long message that has begun, and the reason that its stream fails at once, if there is one.
@@ -166,11 +165,7 @@ impl<T: Transport> Driver<T> {
         };
         stream.receiving.retain(|other| *other != incoming);
         let header = long.header;
-        let message = ReceivedLong {
-            message: long.message.clone(),
-            share_from: long.share_from,
-            copied_in: Arc::clone(&self.counters.copied_in_by_streams),
-        };
+        let message = self.received_long(&long);
         match header.kind {
             FrameKind::LongRequest => {
                 if let Phase::Serving(serving) = &stream.phase

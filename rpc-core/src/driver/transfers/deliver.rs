@@ -1,5 +1,7 @@
 //! Delivers complete messages to their handlers, calls and streams.
 
+use std::sync::Arc;
+
 use super::super::call_table::WakeTarget;
 use super::super::incoming::RequestParts;
 use super::super::link::LinkKey;
@@ -12,8 +14,9 @@ use super::arrival::{Completed, LongMessage, Purpose};
 use super::incoming::Place;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, ResponseHead};
-use crate::service::handler::{RawRequest, Served, SharedMessage};
+use crate::service::handler::{RawRequest, Served};
 use crate::stats::ServedCall;
+use crate::stream::long::ReceivedLong;
 use crate::transport::{MessageMemory, Transport};
 
 /// The least length of a field that shares the memory of its message.
@@ -150,6 +153,15 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Serves a long request that has arrived in full, or rejects it.
+    /// Returns a message for what decodes it.
+    pub(in super::super) fn received_long(&self, long: &LongMessage) -> ReceivedLong {
+        ReceivedLong {
+            message: long.message.clone(),
+            share_from: long.share_from,
+            copied_in: Arc::clone(&self.counters.copied_in_anywhere),
+        }
+    }
+
     #[cold]
     fn serve_long(&self, link: LinkKey, served: ServedCall, message: LongMessage) {
         let header = &message.header;
@@ -170,11 +182,11 @@ impl<T: Transport> Driver<T> {
             let status = self.rejection(header, is_expired);
             return self.respond_failure(&call, status, Started::NOT);
         };
-        let shared = SharedMessage::new(&message.message, message.share_from);
+        let long = self.received_long(&message);
         let request = RawRequest {
             metadata: &message.metadata,
-            message: &message.message,
-            shared: Some(&shared),
+            message: &long.message,
+            long: Some(&long),
             deadline,
             stream: None,
             peer: &peer,
@@ -184,10 +196,8 @@ impl<T: Transport> Driver<T> {
         let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
-        let copied = shared.copied_len() as u64;
-        self.counters.transfers.bytes_copied_in.add(copied);
         // The handler has its own slices of it.
-        drop(message.message);
+        drop((long, message.message));
         match outcome {
             Served::Undecodable(status) => {
                 self.lent_task.set(Some((key, waker)));
