@@ -168,10 +168,10 @@ pub mod message {
     pub use rpc_core::transport::MessageMemory;
     #[doc(inline)]
     pub use rpc_core::{
-        Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, Extensions,
-        IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
-        LengthChanged, MessageBuf, Messages, MetadataError, MetadataIter, ProstCodec,
-        SLOT_MESSAGE_LEN, allocate,
+        Allocate, BY_REFERENCE_LEN, BegunDecode, BytesCodec, Chunks, Codec, DecodeError,
+        DecodeFuture, Decoded, Extensions, IntoMetadataKey, IntoMetadataValue, IntoRequest,
+        IntoStreamingRequest, LONGEST_MESSAGE, LengthChanged, MessageBuf, Messages, MetadataError,
+        MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, allocate,
     };
 }
 

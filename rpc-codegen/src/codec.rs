@@ -185,8 +185,8 @@ fn decode_oneof(oneof: &Oneof) -> String {
     format!("{name}: {first}{others},\n")
 }
 
-/// Emits the method that passes a field before prost decodes it. It names the fields that may place
-/// more on the heap than their bytes.
+/// Emits the method that passes a field before the message is decoded. It names the fields that may place
+/// more on the heap than their bytes, or whose bytes may be many and are copied.
 fn scan(members: &[Member]) -> String {
     let fields: String = members
         .iter()
@@ -212,8 +212,8 @@ fn scan_field(field: &Field) -> Option<String> {
     let scan = match field.presence {
         Presence::Repeated | Presence::Packed => "scan_repeated",
         Presence::Map => "scan",
-        Presence::Optional if ty.is_message => "scan",
-        Presence::Required if ty.is_message => "scan_required",
+        Presence::Optional if ty.is_scanned => "scan",
+        Presence::Required | Presence::Implicit(_) if ty.is_scanned => "scan_required",
         _ => return None,
     };
     Some(format!(
@@ -224,11 +224,11 @@ fn scan_field(field: &Field) -> Option<String> {
 }
 
 fn scan_oneof(oneof: &Oneof) -> String {
-    let messages = oneof
+    let scanned = oneof
         .variants
         .iter()
-        .filter(|variant| variant.ty.is_message);
-    messages
+        .filter(|variant| variant.ty.is_scanned);
+    scanned
         .map(|variant| {
             format!(
                 "{} => field::{}::scan_variant(fields, super::{}::{}),\n",

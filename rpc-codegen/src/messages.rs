@@ -117,8 +117,8 @@ pub(crate) struct FieldType {
     pub(crate) path: String,
     /// The length of a value, if all values have the same.
     pub(crate) fixed_len: Option<usize>,
-    /// Whether a value has fields.
-    pub(crate) is_message: bool,
+    /// Whether a scan has to know the type: a value has fields, or may be long and copied.
+    pub(crate) is_scanned: bool,
 }
 
 /// The key of a field: its number and its wire type.

@@ -219,10 +219,14 @@ impl Structs<'_> {
             Kind::Map(key, value) => (self.map_type(*key, *value, message, number)?, 2, None),
             Kind::Oneof(path) => return Err(format!("a oneof `{path}` in a oneof")),
         };
+        let is_scanned = match kind {
+            Kind::Message | Kind::Group => true,
+            _ => matches!(&*path, "String" | "Bytes"),
+        };
         let ty = FieldType {
             path,
             fixed_len,
-            is_message: matches!(kind, Kind::Message | Kind::Group),
+            is_scanned,
         };
         Ok((ty, wire_type))
     }

@@ -12,6 +12,8 @@ mod encodings;
 mod lists;
 #[path = "codec/stack.rs"]
 mod stack;
+#[path = "codec/work.rs"]
+mod work;
 
 use std::collections::BTreeSet;
 use std::fs;

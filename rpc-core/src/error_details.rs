@@ -144,7 +144,7 @@ fn is_a<M: Name>(any: &Any) -> bool {
     name == Some(M::full_name().as_str())
 }
 
-fn from_any<M: Message + Default>(any: &Any) -> Result<M, ErrorDetailsError> {
+fn from_any<M: Message + Default + 'static>(any: &Any) -> Result<M, ErrorDetailsError> {
     <ProstCodec as Codec<M>>::decode(&any.value).map_err(|source| ErrorDetailsError::Detail {
         type_url: any.type_url.clone(),
         source,

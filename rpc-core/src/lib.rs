@@ -120,6 +120,7 @@
 mod log_limit;
 
 mod call_error;
+mod catch_panic;
 mod client;
 mod clock;
 mod codec;
@@ -129,6 +130,7 @@ mod limits;
 mod message;
 mod metadata;
 mod method;
+mod offload;
 mod outcome;
 mod peer;
 mod peer_sentence;
@@ -150,8 +152,8 @@ pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel, SendCaller};
 #[doc(inline)]
 pub use codec::{
-    Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, LengthChanged,
-    MessageBuf, ProstCodec,
+    Allocate, BY_REFERENCE_LEN, BegunDecode, BytesCodec, Chunks, Codec, DecodeError, DecodeFuture,
+    Decoded, LengthChanged, MessageBuf, ProstCodec,
 };
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
@@ -170,6 +172,8 @@ pub use metadata::{
 pub use method::remote::RemoteMethods;
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
+#[doc(inline)]
+pub use offload::Spawned;
 pub use peer::{CertificateTooLong, Forwarded, Peer, PeerCertificate};
 #[doc(inline)]
 pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block_on};
@@ -178,7 +182,7 @@ pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
 #[doc(inline)]
 pub use service::dispatch::{Methods, ServedService, Service};
 #[doc(inline)]
-pub use service::executor::{Executor, Spawned};
+pub use service::executor::Executor;
 #[doc(inline)]
 pub use shared::{
     Channel, ChannelBuilder, ChannelError, ConnectivityState, PollerSource, Pollers,

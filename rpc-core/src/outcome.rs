@@ -7,17 +7,38 @@ use prost::Message;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::DecodeError;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
+use crate::message::Response;
 use crate::metadata::Metadata;
 use crate::protocol::frame::{ResponseHead, StatusBody, split_initial};
 use crate::status::{Code, Status};
 
 /// The parts of a successful response.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outcome<'a> {
     pub(crate) initial_metadata: Metadata,
     pub(crate) trailing_metadata: Metadata,
     /// The encoded message, which is empty at the end of a stream of responses.
     pub(crate) message: &'a [u8],
+}
+
+impl Outcome<'_> {
+    /// Returns the metadata alone, for a message that is decoded later.
+    pub(crate) fn without_message(self) -> Outcome<'static> {
+        Outcome {
+            initial_metadata: self.initial_metadata,
+            trailing_metadata: self.trailing_metadata,
+            message: &[],
+        }
+    }
+
+    /// Returns the response with this message, which was decoded.
+    pub(crate) fn respond<T>(self, message: T) -> Response<T> {
+        let mut response = Response::received(message, self.initial_metadata);
+        if !self.trailing_metadata.is_empty() {
+            *response.trailing_metadata_mut() = self.trailing_metadata;
+        }
+        response
+    }
 }
 
 /// The metadata that the metadata section of a successful response holds if its header does not say.

@@ -434,8 +434,16 @@ mod _codec {
             fields.is_empty().then_some(message)
         }
 
-        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
-            fields.skip()
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.service,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 

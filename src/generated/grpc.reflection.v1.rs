@@ -532,10 +532,35 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                1 => field::String::scan_required(fields, |message: &Self| &message.host),
+                3 => {
+                    field::String::scan_variant(
+                        fields,
+                        super::server_reflection_request::MessageRequest::FileByFilename,
+                    )
+                }
+                4 => {
+                    field::String::scan_variant(
+                        fields,
+                        super::server_reflection_request::MessageRequest::FileContainingSymbol,
+                    )
+                }
                 5 => {
                     field::Message::scan_variant(
                         fields,
                         super::server_reflection_request::MessageRequest::FileContainingExtension,
+                    )
+                }
+                6 => {
+                    field::String::scan_variant(
+                        fields,
+                        super::server_reflection_request::MessageRequest::AllExtensionNumbersOfType,
+                    )
+                }
+                7 => {
+                    field::String::scan_variant(
+                        fields,
+                        super::server_reflection_request::MessageRequest::ListServices,
                     )
                 }
                 _ => fields.skip(),
@@ -575,8 +600,16 @@ mod _codec {
             fields.is_empty().then_some(message)
         }
 
-        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
-            fields.skip()
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.containing_type,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -681,6 +714,12 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                1 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.valid_host,
+                    )
+                }
                 2 => {
                     field::Message::scan(
                         fields,
@@ -781,6 +820,12 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                1 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.base_type_name,
+                    )
+                }
                 2 => {
                     field::Int32::scan_repeated(
                         fields,
@@ -847,8 +892,11 @@ mod _codec {
             fields.is_empty().then_some(message)
         }
 
-        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
-            fields.skip()
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::String::scan_required(fields, |message: &Self| &message.name),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -884,8 +932,16 @@ mod _codec {
             fields.is_empty().then_some(message)
         }
 
-        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
-            fields.skip()
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.error_message,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ pub const CORE: Package = Package {
             "values",
             &[
                 "log_limit", "status", "metadata", "method", "message", "peer", "peer_sentence", "limits", "clock",
-                "deadline", "codec",
+                "deadline", "catch_panic", "offload", "codec",
             ],
             &[],
         ),

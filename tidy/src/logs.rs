@@ -8,7 +8,9 @@ use crate::source::Crate;
 /// macro, which is not imported under another one.
 const PATHS_OF_PEERS: &[&str] = &[
     "gateway/src/",
+    "rpc-core/src/catch_panic.rs",
     "rpc-core/src/client/",
+    "rpc-core/src/codec/",
     "rpc-core/src/driver/",
     "rpc-core/src/protocol/",
     "rpc-core/src/server/",
@@ -153,12 +155,17 @@ pub const ERRORS: &[Row] = &[
         "a message of this side's application",
     ),
     (
+        "codec/beside.rs",
+        "the waker of a task",
+        "a panic of the application",
+    ),
+    (
         "driver/respond.rs",
         "destructor of a handler's status",
         "a panic of the application",
     ),
     (
-        "service/catch_panic.rs",
+        "src/catch_panic.rs",
         "the handler panicked",
         "a panic of the application",
     ),

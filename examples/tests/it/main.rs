@@ -10,6 +10,7 @@ mod greeter_load;
 mod health;
 mod help;
 mod latencies;
+mod long_decodes;
 mod observed_server;
 mod program;
 mod reflection;

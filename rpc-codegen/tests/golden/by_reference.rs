@@ -99,6 +99,7 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                1 => field::Bytes::scan_required(fields, |message: &Self| &message.data),
                 2 => field::Bytes::scan_repeated(fields, |message: &Self| &message.parts),
                 3 => {
                     field::Map::<
@@ -106,6 +107,7 @@ mod _codec {
                         field::Bytes<_>,
                     >::scan(fields, |message: &Self| &message.named)
                 }
+                4 => field::Bytes::scan_variant(fields, super::blob::Either::Inline),
                 _ => fields.skip(),
             }
         }

@@ -128,7 +128,14 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                9 => field::String::scan_variant(fields, super::shape::Size::Text),
                 3 => field::Message::scan_variant(fields, super::shape::Size::Message),
+                2 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.between,
+                    )
+                }
                 4 => field::Message::scan_variant(fields, super::shape::KindOneOf::Shape),
                 _ => fields.skip(),
             }

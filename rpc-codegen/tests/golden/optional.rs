@@ -60,6 +60,7 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                2 => field::String::scan(fields, |message: &Self| &message.string),
                 3 => field::Message::scan(fields, |message: &Self| &message.message),
                 _ => fields.skip(),
             }

@@ -171,6 +171,12 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
+                2 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.string,
+                    )
+                }
                 4 => field::Message::scan(fields, |message: &Self| &message.required),
                 6 => {
                     field::Int32::scan_repeated(

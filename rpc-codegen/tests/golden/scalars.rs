@@ -109,8 +109,19 @@ mod _codec {
             fields.is_empty().then_some(message)
         }
 
-        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
-            fields.skip()
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                15 => {
+                    field::String::scan_required(
+                        fields,
+                        |message: &Self| &message.string,
+                    )
+                }
+                16 => {
+                    field::Bytes::scan_required(fields, |message: &Self| &message.bytes)
+                }
+                _ => fields.skip(),
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call returned no response.
-    fn unary<Req: Message + Default, Res: Message + Default>(
+    fn unary<Req: Message + Default + 'static, Res: Message + Default + 'static>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
@@ -99,7 +99,7 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call returned no response.
-    fn client_streaming<Req: Message + Default + 'static, Res: Message + Default>(
+    fn client_streaming<Req: Message + Default + 'static, Res: Message + Default + 'static>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,
@@ -113,7 +113,7 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call failed before the server began to respond.
-    fn server_streaming<Req: Message + Default, Res: Message + Default>(
+    fn server_streaming<Req: Message + Default + 'static, Res: Message + Default + 'static>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
@@ -126,7 +126,7 @@ pub trait Caller {
     /// # Errors
     ///
     /// The future returns [`CallError`] if the call failed before the server began to respond.
-    fn streaming<Req: Message + Default + 'static, Res: Message + Default>(
+    fn streaming<Req: Message + Default + 'static, Res: Message + Default + 'static>(
         &self,
         method: &'static MethodSpec,
         request: Request<impl Stream<Item = Req> + Send + 'static>,

@@ -1,5 +1,8 @@
 //! Encodes requests into frames, and decodes responses from frames.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use bytes::Bytes;
 
 use crate::call_error::CallError;
@@ -9,9 +12,10 @@ use crate::limits::Direction;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
-use crate::outcome::{self, Section, message_too_long, undecodable};
+use crate::outcome::{self, Outcome, Section, message_too_long, undecodable};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
+use crate::stream::long::{LongRead, ReceivedLong};
 
 /// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
@@ -93,14 +97,39 @@ pub(crate) fn decode_long<S: Codec<Res>, Res>(
     long: &LongResponse,
     method: &MethodSpec,
 ) -> Result<(Response<Res>, usize), CallError> {
+    let outcome = metadata_of_long(head, long, method)?;
+    let decoded = S::decode_shared(&long.message, long.share_from).map_err(undecodable)?;
+    Ok((outcome.respond(decoded.message), decoded.copied_len))
+}
+
+/// Returns a response like [`decode_long`], of which the message is still to be decoded, perhaps beside the
+/// poller. `copied_in` counts what is copied then.
+#[cold]
+pub(crate) fn read_long<Res>(
+    head: ResponseHead,
+    long: &LongResponse,
+    method: &MethodSpec,
+    copied_in: &Arc<AtomicU64>,
+) -> Result<LongRead<Res>, CallError> {
+    let message = ReceivedLong {
+        message: long.message.clone(),
+        share_from: long.share_from,
+        copied_in: Arc::clone(copied_in),
+    };
+    Ok(LongRead::new(
+        message,
+        metadata_of_long(head, long, method)?,
+    ))
+}
+
+fn metadata_of_long(
+    head: ResponseHead,
+    long: &LongResponse,
+    method: &MethodSpec,
+) -> Result<Outcome<'static>, CallError> {
     check_len(long.message.len(), method)?;
     let outcome = outcome::decode(head, &long.metadata, Section::Initial)?;
-    let decoded = S::decode_shared(&long.message, long.share_from).map_err(undecodable)?;
-    let mut response = Response::received(decoded.message, outcome.initial_metadata);
-    if !outcome.trailing_metadata.is_empty() {
-        *response.trailing_metadata_mut() = outcome.trailing_metadata;
-    }
-    Ok((response, decoded.copied_len))
+    Ok(outcome.without_message())
 }
 
 /// Decodes the body of a response: its metadata and its message.
@@ -128,11 +157,7 @@ fn decode_rare<S: Codec<Res>, Res>(
     let outcome = outcome::decode(head, body, Section::Initial)?;
     check_len(outcome.message.len(), method)?;
     let message = S::decode(outcome.message).map_err(undecodable)?;
-    let mut response = Response::received(message, outcome.initial_metadata);
-    if !outcome.trailing_metadata.is_empty() {
-        *response.trailing_metadata_mut() = outcome.trailing_metadata;
-    }
-    Ok(response)
+    Ok(outcome.respond(message))
 }
 
 /// Checks the length of a response's message against the method's limit.

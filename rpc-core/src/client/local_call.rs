@@ -2,11 +2,11 @@
 
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use super::channel::{CalledMethod, ChannelCore};
-use super::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
+use super::encode::{EncodedRequest, RequestLengths, decode, read_long, write_request};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Codec;
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
@@ -14,9 +14,11 @@ use crate::driver::response::ResponseBody;
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
+use crate::outcome::undecodable;
 use crate::protocol::frame::{CallId, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::status::Code;
+use crate::stream::long::LongRead;
 
 /// The future of one call. It may be dropped or leaked in any state, because it owns no device
 /// memory: the driver's call table does.
@@ -26,8 +28,9 @@ pub(super) struct LocalCall<'a, Q, S, Req, Res> {
     request: Request<Req>,
     deadline: Option<Instant>,
     state: CallState<'a>,
-    /// The request, if it does not fit a frame, until it is sent.
-    encoded: Option<Box<EncodedRequest>>,
+    /// The request, if it does not fit a frame, until it is sent; later the response that is decoded beside
+    /// the poller.
+    long: Option<Box<Long<Res>>>,
     /// Start time, if this call is timed.
     began: Option<Instant>,
     /// `Q` encodes the request, `S` decodes the response.
@@ -39,7 +42,14 @@ enum CallState<'a> {
     New,
     Waiting(&'a CalledMethod, WaiterKey),
     InFlight(&'a CalledMethod, CallId),
+    Decoding(&'a CalledMethod),
     Done,
+}
+
+/// What does not fit a frame.
+enum Long<Res> {
+    Request(EncodedRequest),
+    Response(LongRead<Res>),
 }
 
 // No field is structurally pinned: the request is only borrowed.
@@ -74,7 +84,7 @@ impl<'a, Q, S, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             request,
             deadline: None,
             state: CallState::New,
-            encoded: None,
+            long: None,
             began: None,
             codecs: PhantomData,
         }
@@ -91,6 +101,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
                 self.send(method, None, cx)
             }
             CallState::Waiting(method, waiter) => self.send_again(method, waiter, cx),
+            CallState::Decoding(method) => self.decode_long(method, cx),
             // The future was polled after completion. The contract of `Future` permits any result.
             CallState::Done => Poll::Pending,
         }
@@ -264,19 +275,18 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         cx: &mut Context<'_>,
     ) -> BeginOutcome<WaiterKey> {
         let (link, poller) = (self.channel.link, &*self.channel.poller);
-        let encoded = self.encoded.get_or_insert_with(|| {
+        let long = self.long.get_or_insert_with(|| {
             let allocate = &mut |len| poller.allocate_for(link, len);
-            Box::new(EncodedRequest::new::<Q, Req>(
-                &self.request,
-                lengths,
-                self.method,
-                allocate,
-            ))
+            let encoded =
+                EncodedRequest::new::<Q, Req>(&self.request, lengths, self.method, allocate);
+            Box::new(Long::Request(encoded))
         });
-        let EncodedRequest { metadata, message } = &mut **encoded;
+        let Long::Request(EncodedRequest { metadata, message }) = &mut **long else {
+            unreachable!("no response comes before the request is sent");
+        };
         let begun = poller.begin_chunks(link, head, metadata, message, cx.waker(), waiter);
         if !matches!(begun, BeginOutcome::Waiting(_)) {
-            self.encoded = None;
+            self.long = None;
         }
         begun
     }
@@ -320,7 +330,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         }
     }
 
-    /// Decodes a response that is too long for an inline frame from its slot.
+    /// Decodes a response that is too long for an inline frame from its slot, or from its own memory.
     #[inline(never)]
     fn read_response(
         &mut self,
@@ -328,33 +338,56 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         call: CallId,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Res>, CallError>> {
-        let mut received = None;
+        let (mut received, mut long) = (None, None);
         let (channel, spec) = (self.channel, self.method);
         let polled = channel.poller.read_response(
             channel.link,
             call,
             self.deadline,
             cx.waker(),
-            &mut |head, body| {
-                received = Some(match body {
-                    ResponseBody::Frame(body) => decode::<S, Res>(head, body, spec),
-                    ResponseBody::Long(long) => {
-                        decode_long::<S, Res>(head, long, spec).map(|(response, copied)| {
-                            let counters = &channel.poller.poller_counters().transfers;
-                            counters.bytes_copied_in.add(copied as u64);
-                            response
-                        })
-                    }
-                });
+            &mut |head, body| match body {
+                ResponseBody::Frame(body) => received = Some(decode::<S, Res>(head, body, spec)),
+                ResponseBody::Long(body) => {
+                    let counters = channel.poller.poller_counters();
+                    long = Some(read_long(head, body, spec, &counters.copied_in_anywhere));
+                }
             },
         );
-        match (polled, received) {
-            (PollOutcome::Failed(error), _) | (_, Some(Err(error))) => self.fail(method, error),
-            (_, Some(Ok(response))) => {
+        match (polled, received, long) {
+            (PollOutcome::Failed(error), ..)
+            | (_, Some(Err(error)), _)
+            | (_, _, Some(Err(error))) => self.fail(method, error),
+            (_, Some(Ok(response)), _) => {
                 self.end(method, Code::Ok);
                 Poll::Ready(Ok(response))
             }
-            (_, None) => Poll::Pending,
+            (_, _, Some(Ok(long))) => {
+                self.long = Some(Box::new(Long::Response(long)));
+                self.state = CallState::Decoding(method);
+                self.decode_long(method, cx)
+            }
+            (_, None, None) => Poll::Pending,
+        }
+    }
+
+    /// Decodes a response whose message is long.
+    #[cold]
+    #[inline(never)]
+    fn decode_long(
+        &mut self,
+        method: &'a CalledMethod,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        let Some(Long::Response(long)) = self.long.as_deref_mut() else {
+            unreachable!("the response has arrived");
+        };
+        let decoded = ready!(long.poll(S::begin_decode, cx));
+        match decoded.map_err(undecodable) {
+            Ok(response) => {
+                self.end(method, Code::Ok);
+                Poll::Ready(Ok(response))
+            }
+            Err(error) => self.fail(method, error),
         }
     }
 
@@ -389,7 +422,9 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
 impl<Q, S, Req, Res> Drop for LocalCall<'_, Q, S, Req, Res> {
     #[inline]
     fn drop(&mut self) {
-        if let CallState::Waiting(..) | CallState::InFlight(..) = self.state {
+        if let CallState::Waiting(..) | CallState::InFlight(..) | CallState::Decoding(_) =
+            self.state
+        {
             self.give_up();
         }
     }
@@ -411,6 +446,7 @@ impl<Q, S, Req, Res> LocalCall<'_, Q, S, Req, Res> {
                 channel.poller.abandon(channel.link, call);
                 method
             }
+            CallState::Decoding(method) => method,
         };
         method.counters.drop_one();
     }

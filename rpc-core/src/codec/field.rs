@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use prost::encoding::encoded_len_varint;
 
 pub use self::nested::{Extern, ExternGroup, FlatExtern, Group, Map, Message};
+use super::budget::Work;
 use super::reader::{Reader, count_packed};
 use super::scan::{Scan, Stop};
 use super::writer::Writer;
@@ -315,6 +316,10 @@ impl Field for String {
         let text = str::from_utf8(fields.take_delimited()?).ok()?;
         Some(text.to_owned())
     }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.scan_copied(Work::TEXT)
+    }
 }
 
 /// `bytes`, as a `Vec<u8>` or as `Bytes`.
@@ -323,6 +328,13 @@ pub struct Bytes<B>(PhantomData<B>);
 
 /// The Rust types of `bytes`.
 pub trait BytesValue: AsRef<[u8]> + Default {
+    /// Passes the bytes with their length in a [`Scan`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason to stop.
+    fn scan(fields: &mut Scan<'_>) -> Result<(), Stop>;
+
     /// Takes the bytes with their length.
     fn take(fields: &mut Reader<'_>) -> Option<Self>;
 
@@ -335,6 +347,10 @@ pub trait BytesValue: AsRef<[u8]> + Default {
 }
 
 impl BytesValue for Vec<u8> {
+    fn scan(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.scan_copied(Work::COPIED)
+    }
+
     #[inline]
     fn take(fields: &mut Reader<'_>) -> Option<Self> {
         fields.take_delimited().map(<[u8]>::to_vec)
@@ -347,6 +363,10 @@ impl BytesValue for Vec<u8> {
 }
 
 impl BytesValue for bytes::Bytes {
+    fn scan(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.skip()
+    }
+
     #[inline]
     fn take(fields: &mut Reader<'_>) -> Option<Self> {
         fields.take_bytes()
@@ -381,5 +401,9 @@ impl<B: BytesValue> Field for Bytes<B> {
     #[inline]
     fn read(fields: &mut Reader<'_>) -> Option<B> {
         B::take(fields)
+    }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        B::scan(fields)
     }
 }

@@ -7,8 +7,10 @@
 //!   bytes and values are prost's.
 //! - [`BytesCodec`] takes messages that are encoded already.
 //!
-//! The generated code uses [`field`], [`Writer`] and [`Reader`].
+//! The generated code uses [`field`], [`Writer`] and [`Reader`]. What a message may take of memory is
+//! bounded (`budget.rs`), and what it takes of a poller's time too (`beside.rs`).
 
+mod beside;
 mod budget;
 mod bytes_codec;
 mod chunk_writer;
@@ -28,6 +30,9 @@ use std::fmt;
 use bytes::{BufMut, Bytes};
 use prost::{EncodeError, Message};
 
+pub(crate) use self::beside::enter_poller_thread;
+pub use self::beside::{BegunDecode, DecodeFuture};
+pub(crate) use self::budget::MOST_WORK;
 use self::budget::{Allowance, Decoding, ESTIMATED, UNSCANNED_LEN};
 pub use self::bytes_codec::BytesCodec;
 use self::chunk_writer::{allocate_memory, encode_chunks, encode_prost_chunks};
@@ -116,6 +121,15 @@ pub trait Codec<M>: Send + 'static {
             copied_len: bytes.len(),
         })
     }
+
+    /// Begins to decode a message like [`decode_shared`](Self::decode_shared), perhaps on a poller's
+    /// thread, which should not be kept for long. Returns its outcome, or a future if another thread
+    /// decodes it: see [`BegunDecode::beside`], which a codec of one's own may call here if its messages
+    /// are `Send`. The codecs of this crate estimate first how long a message takes. By default, it is
+    /// decoded at once.
+    fn begin_decode(bytes: &Bytes, share_from: usize) -> BegunDecode<M> {
+        BegunDecode::Done(Self::decode_shared(bytes, share_from))
+    }
 }
 
 /// The length from which a field of type `Bytes` is encoded as a reference rather than copied.
@@ -149,7 +163,7 @@ impl Error for LengthChanged {}
 #[derive(Clone, Copy, Debug)]
 pub struct ProstCodec;
 
-impl<M: Message + Default> Codec<M> for ProstCodec {
+impl<M: Message + Default + 'static> Codec<M> for ProstCodec {
     fn encoded_len(message: &M) -> usize {
         message.encoded_len()
     }
@@ -182,6 +196,10 @@ impl<M: Message + Default> Codec<M> for ProstCodec {
         check_any::<M>(bytes)?;
         decode_sharing(bytes, share_from)
     }
+
+    fn begin_decode(bytes: &Bytes, share_from: usize) -> BegunDecode<M> {
+        BegunDecode::estimated::<Self>(bytes, share_from, scan_any)
+    }
 }
 
 /// Checks that a message without generated code is not over its budget.
@@ -212,7 +230,7 @@ fn budget<M: GeneratedMessage>(len: usize) -> usize {
 /// A message with straight-line code for its known fields, written by `rpc-codegen`.
 ///
 /// Encodes to the same bytes as prost. Decodes to the same value as prost, or not at all.
-pub trait GeneratedMessage: Message + Default {
+pub trait GeneratedMessage: Message + Default + 'static {
     /// The length of the encoded message with all fields set, if it is then always the same.
     const FULL_LEN: Option<usize> = None;
 
@@ -405,6 +423,10 @@ impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
         }
         check::<M>(bytes)?;
         decode_sharing(bytes, share_from)
+    }
+
+    fn begin_decode(bytes: &Bytes, share_from: usize) -> BegunDecode<M> {
+        BegunDecode::estimated::<Self>(bytes, share_from, M::scan_field)
     }
 }
 

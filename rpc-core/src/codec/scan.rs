@@ -1,4 +1,5 @@
-//! [`Scan`]: counts the bytes that a message takes on the heap, before prost decodes it.
+//! [`Scan`]: counts the bytes that a message takes on the heap, before prost decodes it; or the work that
+//! it takes to decode, before a poller does.
 //!
 //! A scan visits fields in the order of prost and accepts at least what prost accepts. Where it
 //! finds an encoding malformed, prost fails too, and has allocated no more than was counted.
@@ -15,7 +16,7 @@
 
 use std::mem;
 
-use super::budget::{Allowance, ELEMENT_LEN};
+use super::budget::{Allowance, ELEMENT_LEN, MOVED_LEN, Work};
 use super::reader::{Reader, count_packed};
 
 /// The size that is assumed for the first message of a field: most are not elements, and take nothing
@@ -30,7 +31,7 @@ const MAX_DEPTH: u32 = 110;
 pub enum Stop {
     /// The bytes are not an encoded message.
     Malformed,
-    /// The message would take more than its budget.
+    /// The message would take more than its budget, of memory or of work.
     OverBudget,
 }
 
@@ -46,6 +47,10 @@ pub(super) type ScanField = fn(u32, &mut Scan<'_>) -> Result<(), Stop>;
 pub struct Scan<'a> {
     rest: &'a [u8],
     budget: usize,
+    /// The work that may still be done.
+    work: u64,
+    /// The length from which fields of type `Bytes` are not copied.
+    share_from: usize,
     depth: u32,
     /// The key of the current field.
     number: u32,
@@ -62,6 +67,22 @@ pub struct Scan<'a> {
 /// malformed: decoding returns that error.
 pub(super) fn is_over_budget(bytes: &[u8], allowance: Allowance, scan_field: ScanField) -> bool {
     let mut scan = Scan::new(bytes, allowance.budget(bytes.len()));
+    scan.fields_until(0, scan_field) == Err(Stop::OverBudget)
+}
+
+/// Returns true if a message whose fields `scan_field` passes takes more work to decode than `most`. The
+/// scan stops there, so it takes little itself.
+pub(super) fn takes_long(
+    bytes: &[u8],
+    share_from: usize,
+    most: u64,
+    scan_field: ScanField,
+) -> bool {
+    let mut scan = Scan {
+        work: most,
+        share_from,
+        ..Scan::new(bytes, usize::MAX)
+    };
     scan.fields_until(0, scan_field) == Err(Stop::OverBudget)
 }
 
@@ -91,6 +112,8 @@ impl<'a> Scan<'a> {
         Self {
             rest: bytes,
             budget,
+            work: u64::MAX,
+            share_from: 0,
             depth: MAX_DEPTH,
             number: 0,
             wire_type: 0,
@@ -106,6 +129,13 @@ impl<'a> Scan<'a> {
     /// Takes what a value places on the heap from the budget.
     pub(super) fn charge(&mut self, size: usize) -> Result<(), Stop> {
         self.budget = self.budget.checked_sub(size).ok_or(Stop::OverBudget)?;
+        self.work(Work::PLACED, size)
+    }
+
+    /// Takes the work for `count` of something from the budget.
+    fn work(&mut self, work: Work, count: usize) -> Result<(), Stop> {
+        let work = work.of(count);
+        self.work = self.work.checked_sub(work).ok_or(Stop::OverBudget)?;
         Ok(())
     }
 
@@ -120,6 +150,10 @@ impl<'a> Scan<'a> {
             1 => self.advance(8),
             2 => {
                 let len = self.take_len()?;
+                if len < self.share_from {
+                    self.work(Work::ALLOCATED, 1)?;
+                    self.work(Work::COPIED, len)?;
+                }
                 self.advance(len)
             }
             3 => self.scan_nested(|_, fields| fields.skip()),
@@ -128,13 +162,26 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Passes a value with a length that is copied however long it is. `work` is that for a byte.
+    pub(super) fn scan_copied(&mut self, work: Work) -> Result<(), Stop> {
+        if self.wire_type == 2 {
+            let len = self.rest.len();
+            self.rest = self.rest_after_len()?;
+            self.work(Work::ALLOCATED, 1)?;
+            return self.work(work, len - self.rest.len());
+        }
+        self.skip()
+    }
+
     /// Passes a message or a group, of which `wire_type` is the type of encoding. prost fails at any
     /// other.
     pub(super) fn scan_message(
         &mut self,
         wire_type: u8,
+        size: usize,
         scan_field: ScanField,
     ) -> Result<(), Stop> {
+        self.work(Work::MOVED, size)?;
         match self.wire_type == wire_type {
             true => self.scan_nested(scan_field),
             false => Err(Stop::Malformed),
@@ -144,6 +191,7 @@ impl<'a> Scan<'a> {
     /// Passes an entry of a map. prost takes it for a message whatever its wire type is.
     pub(super) fn scan_entry(&mut self, scan_field: ScanField) -> Result<(), Stop> {
         self.wire_type = 2;
+        self.work(Work::HASHED, 1)?;
         self.scan_nested(scan_field)
     }
 
@@ -180,6 +228,12 @@ impl<'a> Scan<'a> {
     /// are packed.
     pub(super) fn scan_packed(&mut self, of_values: u8, size: usize) -> Result<(), Stop> {
         let len = self.take_len()?;
+        // Counted before the bytes are looked at.
+        let work = match of_values {
+            1 | 5 => Work::PACKED_FIXED,
+            _ => Work::PACKED_VARINTS,
+        };
+        self.work(work, len)?;
         let count = count_packed(&self.rest[..len], of_values);
         // The budget has one byte for each encoded byte already.
         self.charge(count.saturating_mul(size).saturating_sub(len))?;
@@ -201,6 +255,7 @@ impl<'a> Scan<'a> {
     /// Passes a value with a length that is a message if it can be one.
     fn scan_any_delimited(&mut self) -> Result<(), Stop> {
         let len = self.see_message();
+        let before = self.rest.len();
         let after = self.rest_after_len()?;
         let (budget, depth, seen) = (self.budget, self.depth, self.seen);
         let result = match depth.checked_sub(1) {
@@ -211,12 +266,18 @@ impl<'a> Scan<'a> {
             None => Err(Stop::Malformed),
         };
         match result {
-            Ok(()) => self.charge(len)?,
+            Ok(()) => {
+                self.charge(len)?;
+                self.work(Work::MOVED, MOVED_LEN)?;
+            }
             // If it is a message after all, prost fails here. What it has allocated until then was
             // within the budget.
             Err(Stop::Malformed) => {
                 self.budget = budget;
                 self.charge(size_of::<String>())?;
+                self.work(Work::ALLOCATED, 1)?;
+                // It may be packed.
+                self.work(Work::PACKED_VARINTS, before - after.len())?;
             }
             Err(Stop::OverBudget) => return Err(Stop::OverBudget),
         }
@@ -239,6 +300,7 @@ impl<'a> Scan<'a> {
     }
 
     fn take_key(&mut self) -> Result<(), Stop> {
+        self.work(Work::FIELD, 1)?;
         let key = u32::try_from(self.take_varint()?).map_err(|_| Stop::Malformed)?;
         (self.number, self.wire_type) = (key >> 3, key as u8 & 7);
         match self.number == 0 || self.wire_type > 5 {

@@ -66,7 +66,7 @@ impl<T: Transport> Driver<T> {
         let request = RawRequest {
             metadata,
             message,
-            shared: None,
+            long: None,
             deadline,
             stream: None,
             peer: &peer,

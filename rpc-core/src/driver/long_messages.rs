@@ -20,7 +20,7 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{
     CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, ResponseHead,
 };
-use crate::service::handler::{RawRequest, Served, SharedMessage};
+use crate::service::handler::{RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::{FetchKey, Transport};
@@ -330,11 +330,11 @@ impl<T: Transport> Driver<T> {
             let status = self.rejection(header, is_expired);
             return self.respond_failure(&call, status, Started::NOT);
         };
-        let shared = SharedMessage::new(&message.message, message.share_from);
+        let long = message.received(&self.counters);
         let request = RawRequest {
             metadata: &message.metadata,
-            message: &message.message,
-            shared: Some(&shared),
+            message: &long.message,
+            long: Some(&long),
             deadline,
             stream: None,
             peer: &peer,
@@ -344,10 +344,8 @@ impl<T: Transport> Driver<T> {
         let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
-        let copied = shared.copied_len() as u64;
-        self.counters.transfers.bytes_copied_in.add(copied);
         // The handler has its own slices of it.
-        drop(message.message);
+        drop((long, message.message));
         match outcome {
             Served::Undecodable(status) => {
                 self.lent_task.set(Some((key, waker)));

@@ -19,7 +19,7 @@ use super::streams::{FailedHandler, Next};
 use super::tasks::Task;
 use crate::method::MethodKind;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN};
-use crate::service::handler::{Handler, RawRequest, Served, SharedMessage};
+use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::{CloseReason, Transport};
@@ -80,7 +80,7 @@ impl<T: Transport> Driver<T> {
         let request = RawRequest {
             metadata,
             message,
-            shared: None,
+            long: None,
             deadline: parts.deadline,
             stream: Some(&core),
             peer: &parts.peer,
@@ -110,11 +110,11 @@ impl<T: Transport> Driver<T> {
         let Some(handler) = handler_of(&parts) else {
             return self.reject_stream(key, header, &parts);
         };
-        let shared = SharedMessage::new(&long.message, long.share_from);
+        let message = long.received(&self.counters);
         let request = RawRequest {
             metadata: &long.metadata,
-            message: &long.message,
-            shared: Some(&shared),
+            message: &message.message,
+            long: Some(&message),
             deadline: parts.deadline,
             stream: Some(&core),
             peer: &parts.peer,
@@ -123,10 +123,8 @@ impl<T: Transport> Driver<T> {
         let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
-        let copied = shared.copied_len() as u64;
-        self.counters.transfers.bytes_copied_in.add(copied);
         // The handler has its own slices of it.
-        drop(long.message);
+        drop((message, long.message));
         let frame_bytes = frame.bytes_mut();
         self.after_begin(key, served, parts.deadline, task, outcome, frame_bytes);
         self.inline_frame.put_back(frame);

@@ -11,7 +11,9 @@ mod script;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 
+use crate::codec::enter_poller_thread;
 use crate::limits::Limits;
 use crate::metadata::{Metadata, MetadataError};
 use crate::method::MethodSpec;
@@ -44,6 +46,19 @@ pub fn block_on_between_turns<F: Future>(
 ) -> Result<F::Output, BlockOnInTurn> {
     poller.block_on_between_turns(future, between)
 }
+
+/// Makes this thread pass on the decodes of long messages that take more work, in picoseconds, as a poller's
+/// thread does.
+pub fn decode_beside(most_work: u64) {
+    let start = |run: fn()| {
+        let builder = thread::Builder::new().name(DECODING_THREAD.to_owned());
+        builder.spawn(run).map(drop)
+    };
+    enter_poller_thread(start, most_work);
+}
+
+/// The name of the thread on which such messages are decoded.
+pub const DECODING_THREAD: &str = "verbline-decode";
 
 /// Makes each message of a stream that is opened from now on, in this process, take a frame of its own:
 /// a measurement of what shared frames are worth.

@@ -11,6 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::codec::{MOST_WORK, enter_poller_thread};
 use crate::limits::{Intents, Waiting};
 use crate::transport::{CoreClaim, CoreRefusal, Fabric, FabricError};
 
@@ -214,6 +215,8 @@ pub(crate) fn open_on<F: Fabric>(
         Some(core) => core.pin(fabric)?,
         None => None,
     };
+    let start = |run: fn()| F::start_thread_of_process("verbline-decode", run);
+    enter_poller_thread(start, MOST_WORK);
     Ok((fabric.open(intents)?, pinned))
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prost::Message;
 
+use crate::catch_panic::catch_panic;
 use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::peer::{Peer, TrustForwarded};
@@ -13,7 +14,6 @@ use crate::protocol::session::{
     Agreed, ClientSession, ServerSession, clamp_in_flight, stated_message_len,
 };
 use crate::protocol::shares::Shares;
-use crate::service::catch_panic::catch_panic;
 use crate::stats::Counter;
 use crate::status::Status;
 use crate::transport::{Admission, Admitted, ConnectionQuota, Refusal};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::admission::AdmitPeer;
 use super::shutdown::Shutdown;
+use crate::catch_panic::catch_panic;
 use crate::deadline::DeadlinePolicy;
 use crate::driver::age::ConnectionAge;
 use crate::limits::{Intents, intent_setters};
 use crate::peer::{Peer, TrustForwarded};
-use crate::service::catch_panic::catch_panic;
 use crate::service::dispatch::Service;
 use crate::service::executor::Executor;
 use crate::status::Status;

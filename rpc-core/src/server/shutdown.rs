@@ -19,8 +19,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
-use crate::service::catch_panic::catch_panic;
 use crate::service::dispatch::Service;
 use crate::transport::Transport;
 

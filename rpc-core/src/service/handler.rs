@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Instant;
 
-use bytes::Bytes;
-
 pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths, metadata_too_long};
-use crate::codec::{Allocate, Codec, DecodeError};
+use crate::codec::Allocate;
 use crate::method::MethodKind;
 use crate::peer::Peer;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
+use crate::stream::long::ReceivedLong;
 
 /// Identifies a pending future, or a response that was not sent yet, in its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,45 +29,13 @@ impl HandlerKey {
 pub(crate) struct RawRequest<'a> {
     pub(crate) metadata: &'a [u8],
     pub(crate) message: &'a [u8],
-    /// The message again, if its fields can share its memory.
-    pub(crate) shared: Option<&'a SharedMessage<'a>>,
+    /// The message again, if it did not fit a frame.
+    pub(crate) long: Option<&'a ReceivedLong>,
     pub(crate) deadline: Option<Instant>,
     /// The stream of a call that has one.
     pub(crate) stream: Option<&'a Arc<StreamCore>>,
     /// The process that has sent it, for the handler to take.
     pub(crate) peer: &'a Cell<Option<Arc<Peer>>>,
-}
-
-/// A message in memory that its fields can share.
-#[derive(Debug)]
-pub(crate) struct SharedMessage<'a> {
-    pub(super) bytes: &'a Bytes,
-    /// Length from which fields share the memory.
-    pub(super) share_from: usize,
-    copied_len: Cell<usize>,
-}
-
-impl<'a> SharedMessage<'a> {
-    pub(crate) fn new(bytes: &'a Bytes, share_from: usize) -> Self {
-        Self {
-            bytes,
-            share_from,
-            copied_len: Cell::new(0),
-        }
-    }
-
-    /// Returns how many bytes were copied out of the memory.
-    pub(crate) fn copied_len(&self) -> usize {
-        self.copied_len.get()
-    }
-
-    /// Decodes the message.
-    #[cold]
-    pub(super) fn decode<Q: Codec<M>, M>(&self) -> Result<M, DecodeError> {
-        let decoded = Q::decode_shared(self.bytes, self.share_from)?;
-        self.copied_len.set(decoded.copied_len);
-        Ok(decoded.message)
-    }
 }
 
 /// The state of a call after its handler was polled.
@@ -96,7 +63,8 @@ pub(crate) trait Handler {
     fn kind(&self) -> MethodKind;
 
     /// Decodes the request, builds the handler's future and polls it once. Encodes the response into
-    /// `out` if it is complete and fits.
+    /// `out` if it is complete and fits. While a long request is decoded beside the poller, the handler is
+    /// pending.
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served;
 
     /// Polls the future of a pending handler again.

@@ -20,33 +20,36 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use super::catch_panic::{Panic, catch_panic};
 use super::handler::{EncodedResponse, Handler, HandlerKey, RawRequest, Served};
-use super::input::Input;
+use super::input::{Input, Receiving};
 use super::response_lengths::{ResponseLengths, encode, encode_chunks};
+use crate::catch_panic::{Panic, catch_panic};
 use crate::codec::{Allocate, Codec};
 use crate::deadline;
 use crate::message::Response;
 use crate::method::MethodKind;
 use crate::status::Status;
+use crate::stream::long::ReceivedLong;
 
 /// Memory for a handler's future, which is reused. Boxed, so that a future stays where it is from its
 /// first poll until it completes.
 type FutureCell<F> = Pin<Box<Option<F>>>;
 
-pub(super) struct HandlerCells<H, F, I, S, Res> {
+pub(super) struct HandlerCells<H, F, I: Input, S, Res> {
     /// The method, for the log.
     path: &'static str,
     make: H,
     /// Cells without a future.
     free: RefCell<Vec<FutureCell<F>>>,
     /// The futures that are pending, and the responses that wait for a send slot.
-    kept: RefCell<Slab<Kept<F, Res>>>,
+    kept: RefCell<Slab<Kept<F, I::Argument, Res>>>,
     /// `I` makes the handler's argument, `S` encodes the response.
     input_and_codec: PhantomData<fn(I, S)>,
 }
 
-enum Kept<F, Res> {
+enum Kept<F, A, Res> {
+    /// A request whose message is being decoded, with its deadline. The handler's future is made of it.
+    Receiving(Receiving<A>, Option<Instant>),
     /// With the deadline of its call.
     Future(FutureCell<F>, Option<Instant>),
     Response(Response<Res>),
@@ -54,7 +57,7 @@ enum Kept<F, Res> {
     Polling,
 }
 
-impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res> {
+impl<H, F, I: Input, S, Res> HandlerCells<H, F, I, S, Res> {
     pub(super) fn new(path: &'static str, make: H) -> Self {
         Self {
             path,
@@ -85,17 +88,17 @@ where
     }
 
     #[cold]
-    fn keep(&self, kept: Kept<F, Res>) -> HandlerKey {
+    fn keep(&self, kept: Kept<F, I::Argument, Res>) -> HandlerKey {
         // There is one entry per call in flight, which the 20 index bits of call ids bound.
         HandlerKey(self.kept.borrow_mut().insert(kept) as u32)
     }
 
-    fn begin_poll(&self, key: HandlerKey) -> Kept<F, Res> {
+    fn begin_poll(&self, key: HandlerKey) -> Kept<F, I::Argument, Res> {
         let kept = &mut self.kept.borrow_mut()[key.0 as usize];
         mem::replace(kept, Kept::Polling)
     }
 
-    fn take_kept(&self, key: HandlerKey) -> Option<Kept<F, Res>> {
+    fn take_kept(&self, key: HandlerKey) -> Option<Kept<F, I::Argument, Res>> {
         self.kept.borrow_mut().try_remove(key.0 as usize)
     }
 
@@ -175,14 +178,96 @@ where
         key: Option<HandlerKey>,
         deadline: Option<Instant>,
     ) -> HandlerKey {
-        let future = Kept::Future(cell, deadline);
+        self.keep_again(Kept::Future(cell, deadline), key)
+    }
+
+    /// Keeps what is pending. `key` is its entry if it was pending before.
+    #[inline(always)]
+    fn keep_again(&self, kept: Kept<F, I::Argument, Res>, key: Option<HandlerKey>) -> HandlerKey {
         match key {
             Some(key) => {
-                self.kept.borrow_mut()[key.0 as usize] = future;
+                self.kept.borrow_mut()[key.0 as usize] = kept;
                 key
             }
-            None => self.keep(future),
+            None => self.keep(kept),
         }
+    }
+}
+
+impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res>
+where
+    H: Fn(I::Argument) -> F,
+    F: Future<Output = Result<Response<Res>, Status>>,
+    I: Input,
+    S: Codec<Res>,
+{
+    /// Serves a request whose message is long.
+    #[cold]
+    #[inline(never)]
+    fn serve_long(
+        &self,
+        request: RawRequest<'_>,
+        long: &ReceivedLong,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Served {
+        match catch_panic(|| I::receive_long(request, long)) {
+            Ok(Ok(receiving)) => self.receive(receiving, None, request.deadline, cx, out),
+            Ok(Err(status)) => Served::Undecodable(status),
+            Err(panicked) => Served::Undecodable(panicked.report(self.path)),
+        }
+    }
+
+    /// Resumes what is no handler's future yet.
+    #[cold]
+    #[inline(never)]
+    fn resume_other(
+        &self,
+        kept: Kept<F, I::Argument, Res>,
+        key: HandlerKey,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Served {
+        match kept {
+            Kept::Receiving(receiving, deadline) => {
+                self.receive(receiving, Some(key), deadline, cx, out)
+            }
+            Kept::Future(..) | Kept::Response(_) | Kept::Polling => Served::Failed(missing()),
+        }
+    }
+
+    /// Waits for the message of a request, then builds the handler's future and polls it.
+    #[cold]
+    #[inline(never)]
+    fn receive(
+        &self,
+        mut receiving: Receiving<I::Argument>,
+        key: Option<HandlerKey>,
+        deadline: Option<Instant>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Served {
+        let status = match catch_panic(|| receiving.as_mut().poll(cx)) {
+            Ok(Poll::Pending) => {
+                let kept = Kept::Receiving(receiving, deadline);
+                return Served::Pending(self.keep_again(kept, key));
+            }
+            Ok(Poll::Ready(Ok(argument))) => {
+                let mut cell = self.free_cell();
+                let polled = catch_panic(|| {
+                    let _scope = deadline::enter(deadline);
+                    cell.as_mut().set(Some((self.make)(argument)));
+                    self.poll_and_encode(cell.as_mut(), cx, out)
+                });
+                return self.after_poll(cell, polled, key, deadline);
+            }
+            Ok(Poll::Ready(Err(status))) => status,
+            Err(panicked) => panicked.report(self.path),
+        };
+        if let Some(key) = key {
+            self.kept.borrow_mut().remove(key.0 as usize);
+        }
+        Served::Undecodable(status)
     }
 }
 
@@ -203,6 +288,9 @@ where
     }
 
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
+        if let Some(long) = request.long {
+            return self.serve_long(request, long, cx, out);
+        }
         let mut cell = self.free_cell();
         let mut has_started = false;
         let polled = catch_panic(|| {
@@ -219,8 +307,9 @@ where
     }
 
     fn resume(&self, key: HandlerKey, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
-        let Kept::Future(mut cell, deadline) = self.begin_poll(key) else {
-            return Served::Failed(missing());
+        let (mut cell, deadline) = match self.begin_poll(key) {
+            Kept::Future(cell, deadline) => (cell, deadline),
+            other => return self.resume_other(other, key, cx, out),
         };
         let polled = catch_panic(|| {
             let _scope = deadline::enter(deadline);
@@ -267,7 +356,7 @@ where
                 cell.as_mut().set(None);
                 Some(cell)
             }
-            Some(Kept::Response(_) | Kept::Polling) | None => None,
+            Some(Kept::Receiving(..) | Kept::Response(_) | Kept::Polling) | None => None,
         });
         match dropped {
             Ok(cell) => self.free.borrow_mut().extend(cell),

@@ -2,8 +2,11 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::future::ready;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::handler::RawRequest;
 use crate::codec::{Codec, DecodeError};
@@ -14,6 +17,7 @@ use crate::peer::{Peer, take_reserved};
 use crate::status::Status;
 use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
+use crate::stream::long::ReceivedLong;
 use crate::stream::responses::Responses;
 use crate::stream::streaming::Streaming;
 
@@ -21,11 +25,23 @@ use crate::stream::streaming::Streaming;
 pub(super) trait Input {
     /// Which sides stream.
     const KIND: MethodKind;
-    type Argument;
+    type Argument: 'static;
 
     /// Decodes the request.
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status>;
+
+    /// Decodes a request whose message is long, perhaps beside the poller. By default, the message is
+    /// none of the argument.
+    fn receive_long(
+        request: RawRequest<'_>,
+        _: &ReceivedLong,
+    ) -> Result<Receiving<Self::Argument>, Status> {
+        Ok(Box::pin(ready(Self::receive(request))))
+    }
 }
+
+/// A handler's argument, of which a message is being decoded.
+pub(super) type Receiving<A> = Pin<Box<dyn Future<Output = Result<A, Status>>>>;
 
 /// One message, which the request carries: `Request<Req>`.
 pub(super) struct Message<Q, Req>(PhantomData<fn(Q) -> Req>);
@@ -36,24 +52,38 @@ pub(super) struct Messages<Q, Req>(PhantomData<fn(Q) -> Req>);
 /// The argument of `I`, and the sender of a stream of responses.
 pub(super) struct WithResponses<I, S, Res>(PhantomData<fn(I, S) -> Res>);
 
-impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
+impl<Q: Codec<Req>, Req: 'static> Input for Message<Q, Req> {
     const KIND: MethodKind = MethodKind::Unary;
     type Argument = Request<Req>;
 
     #[inline(always)]
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let metadata = metadata(&request)?;
-        let message = match request.shared {
-            None => Q::decode(request.message),
-            Some(shared) => shared.decode::<Q, Req>(),
-        };
+        let message = Q::decode(request.message);
         let message = message.map_err(|error| undecodable_message(&error))?;
         let (deadline, peer) = (request.deadline, request.peer.take());
         Ok(Request::received(message, metadata, deadline, peer))
     }
+
+    fn receive_long(
+        request: RawRequest<'_>,
+        long: &ReceivedLong,
+    ) -> Result<Receiving<Self::Argument>, Status> {
+        let metadata = metadata(&request)?;
+        let decoding = Q::begin_decode(&long.message, long.share_from);
+        let copied_in = Arc::clone(&long.copied_in);
+        let (deadline, peer) = (request.deadline, request.peer.take());
+        Ok(Box::pin(async move {
+            let decoded = decoding.finish().await;
+            let decoded = decoded.map_err(|error| undecodable_message(&error))?;
+            // The count publishes nothing else.
+            copied_in.fetch_add(decoded.copied_len as u64, Ordering::Relaxed);
+            Ok(Request::received(decoded.message, metadata, deadline, peer))
+        }))
+    }
 }
 
-impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
+impl<Q: Codec<Req>, Req: 'static> Input for Messages<Q, Req> {
     const KIND: MethodKind = MethodKind::ClientStreaming;
     type Argument = Request<Streaming<Req>>;
 
@@ -65,7 +95,7 @@ impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
     }
 }
 
-impl<I: Input, S: Codec<Res>, Res> Input for WithResponses<I, S, Res> {
+impl<I: Input, S: Codec<Res>, Res: 'static> Input for WithResponses<I, S, Res> {
     const KIND: MethodKind = if I::KIND.client_streams() {
         MethodKind::Streaming
     } else {
@@ -76,6 +106,15 @@ impl<I: Input, S: Codec<Res>, Res> Input for WithResponses<I, S, Res> {
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let argument = I::receive(request)?;
         Ok((argument, Responses::new(stream_of(request)?)))
+    }
+
+    fn receive_long(
+        request: RawRequest<'_>,
+        long: &ReceivedLong,
+    ) -> Result<Receiving<Self::Argument>, Status> {
+        let argument = I::receive_long(request, long)?;
+        let responses = Responses::new(stream_of(request)?);
+        Ok(Box::pin(async move { Ok((argument.await?, responses)) }))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Services as the driver uses them: methods by number, and the executor on which handlers may run.
 
-pub(crate) mod catch_panic;
 pub(crate) mod dispatch;
 pub(crate) mod executor;
 pub(crate) mod handler;

@@ -35,8 +35,9 @@ pub(crate) struct PollerCounters {
     pub(crate) streams: StreamCounters,
     pub(crate) cancels: CancelCounters,
     pub(crate) transfers: TransferCounters,
-    /// The part of `transfers.bytes_copied_in` that readers of streams add, on any thread.
-    pub(crate) copied_in_by_streams: Arc<AtomicU64>,
+    /// The part of `transfers.bytes_copied_in` that is added on any thread: by readers of streams, and by
+    /// requests.
+    pub(crate) copied_in_anywhere: Arc<AtomicU64>,
     pub(crate) memory: MemoryCounters,
     /// Indexed by method number. The last entry counts numbers without a method.
     served: Box<[MethodCounters]>,
@@ -101,7 +102,7 @@ impl PollerCounters {
             streams: StreamCounters::default(),
             cancels: CancelCounters::default(),
             transfers: TransferCounters::default(),
-            copied_in_by_streams: Arc::default(),
+            copied_in_anywhere: Arc::default(),
             memory: MemoryCounters::default(),
             served: served
                 .chain([UNKNOWN_METHOD])
@@ -118,7 +119,7 @@ impl PollerCounters {
 
     fn read_transfers(&self) -> Transfers {
         let mut transfers = self.transfers.read();
-        transfers.bytes_copied_in += self.copied_in_by_streams.load(Ordering::Relaxed);
+        transfers.bytes_copied_in += self.copied_in_anywhere.load(Ordering::Relaxed);
         transfers
     }
 

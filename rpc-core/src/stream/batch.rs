@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Codec, DecodeError, Decoded};
+use crate::codec::{BegunDecode, Codec, DecodeError};
 
 /// Length of the prefix of a message in a batch.
 pub const PREFIX_LEN: usize = 4;
@@ -80,8 +80,8 @@ pub struct BatchError;
 pub(crate) struct Decode<T> {
     /// Decodes a message from a batch.
     pub(super) copied: fn(&[u8]) -> Result<T, DecodeError>,
-    /// Decodes a long message, whose memory its fields may share from this length on.
-    pub(super) shared: fn(&Bytes, usize) -> Result<Decoded<T>, DecodeError>,
+    /// Begins to decode a long message, whose memory its fields may share from this length on.
+    pub(super) long: fn(&Bytes, usize) -> BegunDecode<T>,
 }
 
 impl<T> Decode<T> {
@@ -89,7 +89,7 @@ impl<T> Decode<T> {
     pub(crate) const fn with<S: Codec<T>>() -> Self {
         Self {
             copied: S::decode,
-            shared: S::decode_shared,
+            long: S::begin_decode,
         }
     }
 
@@ -97,7 +97,7 @@ impl<T> Decode<T> {
     pub(super) const fn nothing() -> Self {
         Self {
             copied: |_| unreachable!("no connection brings messages"),
-            shared: |_, _| unreachable!("no connection brings messages"),
+            long: |_, _| unreachable!("no connection brings messages"),
         }
     }
 }

@@ -1,9 +1,16 @@
 //! Long messages of a stream: those that do not fit in a frame.
 
+use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+
+use crate::codec::{BegunDecode, DecodeError, DecodeFuture};
+use crate::message::Response;
+use crate::outcome::Outcome;
 
 /// Bytes of a stream's window that a long message takes, whatever its length: the memory for messages
 /// bounds its bytes.
@@ -57,4 +64,45 @@ pub(crate) struct ReceivedLong {
     pub(crate) share_from: usize,
     /// Counts the bytes that are copied out of it.
     pub(crate) copied_in: Arc<AtomicU64>,
+}
+
+/// A long message that the reader has taken.
+pub(crate) struct LongRead<T> {
+    message: ReceivedLong,
+    /// Another thread decodes it.
+    decode: Option<DecodeFuture<T>>,
+    /// The metadata of the response whose message it is.
+    outcome: Outcome<'static>,
+}
+
+impl<T> LongRead<T> {
+    pub(crate) fn new(message: ReceivedLong, outcome: Outcome<'static>) -> Self {
+        Self {
+            message,
+            decode: None,
+            outcome,
+        }
+    }
+
+    /// Decodes the message, and returns the response whose message it is. The first poll calls `begin`.
+    pub(crate) fn poll(
+        &mut self,
+        begin: fn(&Bytes, usize) -> BegunDecode<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<T>, DecodeError>> {
+        let message = &self.message;
+        let decoded = match &mut self.decode {
+            Some(decode) => ready!(Pin::new(decode).poll(cx)),
+            None => match begin(&message.message, message.share_from) {
+                BegunDecode::Done(decoded) => decoded,
+                BegunDecode::Beside(decode) => {
+                    ready!(Pin::new(self.decode.insert(decode)).poll(cx))
+                }
+            },
+        }?;
+        let copied = decoded.copied_len as u64;
+        // The count publishes nothing else.
+        message.copied_in.fetch_add(copied, Ordering::Relaxed);
+        Poll::Ready(Ok(mem::take(&mut self.outcome).respond(decoded.message)))
+    }
 }

@@ -1,6 +1,7 @@
 //! [`MessageSource`]: messages of a [`Streaming`](super::streaming::Streaming) that no connection
 //! brings.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -150,7 +151,7 @@ impl<T> Source<T> {
         Self(Mutex::new(Box::new(source)))
     }
 
-    pub(super) fn get_mut(&mut self) -> &mut dyn MessageSource<T> {
+    fn get_mut(&mut self) -> &mut dyn MessageSource<T> {
         &mut **self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -164,9 +165,45 @@ impl<T, S: Stream<Item = Result<T, CallError>> + Send> MessageSource<T> for Item
     }
 }
 
+/// Waits for the next message of a stream's source, if it has one, after the end of what a connection
+/// brings. Notes the end of the stream.
+#[cold]
+pub(super) fn poll_source<T>(
+    place: &mut Option<Source<T>>,
+    ended: &mut Option<Result<Metadata, CallError>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<T, CallError>>> {
+    // It is dropped if it panics, and at the end, which is noted before.
+    let Some(mut source) = place.take() else {
+        return Poll::Ready(None);
+    };
+    let guard = FailOnPanic(ended);
+    let polled = source.get_mut().poll_message(cx);
+    let end = match &polled {
+        Poll::Ready(Ok(None)) => Some(Ok(source.get_mut().trailers())),
+        Poll::Ready(Err(error)) => Some(Err(error.clone())),
+        Poll::Pending | Poll::Ready(Ok(Some(_))) => None,
+    };
+    mem::forget(guard);
+    match end {
+        Some(_) => *ended = end,
+        None => *place = Some(source),
+    }
+    polled.map(Result::transpose)
+}
+
+/// Notes, when dropped, that the source has panicked.
+struct FailOnPanic<'a>(&'a mut Option<Result<Metadata, CallError>>);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        *self.0 = Some(Err(panicked()));
+    }
+}
+
 /// Returns the error with which a stream ends whose source has panicked.
 #[cold]
-pub(super) fn panicked() -> CallError {
+fn panicked() -> CallError {
     let status = Status::internal("the source of the stream has panicked");
     CallError::from_status(status, Execution::MayHaveRun)
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -14,15 +13,15 @@ use futures_core::Stream;
 use super::batch::{Decode, next_message};
 use super::core::StreamCore;
 use super::inbound::{ResponseBody, StreamEnd, Taken};
-use super::long::ReceivedLong;
+use super::long::LongRead;
 use super::pump::PumpFuture;
-use super::source::{Items, MessageSource, Source, panicked};
+use super::source::{Items, MessageSource, Source, poll_source};
 use crate::call_error::CallError;
-use crate::codec::DecodeError;
 use crate::limits::Direction;
 use crate::message::Response;
 use crate::metadata::Metadata;
 use crate::outcome::{self, Outcome, Section, decode_metadata, message_too_long, undecodable};
+use crate::protocol::frame::ResponseHead;
 use crate::status::Status;
 
 /// What a client's stream keeps alive besides itself.
@@ -53,7 +52,7 @@ pub struct Streaming<T> {
     batch: Vec<u8>,
     at: usize,
     /// A long message that has been taken and not returned.
-    long: Option<ReceivedLong>,
+    long: Option<Box<LongRead<T>>>,
     decode: Decode<T>,
     core: Arc<StreamCore>,
     side: Side,
@@ -61,8 +60,9 @@ pub struct Streaming<T> {
     longest: usize,
     /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
     pump: Option<Mutex<PumpFuture>>,
-    /// The pump has something to do. One that has not stays until the end, because a sender ends with it.
-    is_pumping: bool,
+    /// The pump has something to do, or a long message is being decoded. A pump that has nothing to do stays
+    /// until the end, because a sender ends with it.
+    is_busy: bool,
     /// Metadata or error with which the stream has ended. One that has a source has ended as far as a
     /// connection is concerned, so the source is looked at there only.
     end: Option<Result<Metadata, CallError>>,
@@ -109,7 +109,7 @@ impl<T> Streaming<T> {
             side,
             longest,
             pump: None,
-            is_pumping: false,
+            is_busy: false,
             end: None,
             source: None,
             _kept: None,
@@ -147,7 +147,7 @@ impl<T> Streaming<T> {
     /// Adds the future that sends the request stream. It is polled with the stream.
     pub(crate) fn attach_pump(&mut self, pump: PumpFuture) {
         self.pump = Some(Mutex::new(pump));
-        self.is_pumping = true;
+        self.is_busy = true;
     }
 
     /// Waits, on a client, until the server has begun to respond. Returns its initial metadata. The
@@ -177,34 +177,46 @@ impl<T> Streaming<T> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<T>, CallError>> {
         self.poll_pump(cx);
-        let response = match ready!(self.core.poll_take(&mut self.batch, cx)) {
-            Taken::End(StreamEnd::Response { head, body }) => {
-                outcome::decode(head, body.without_long(), Section::Initial).and_then(|outcome| {
-                    let len = outcome.message.len();
-                    if len > self.longest {
-                        return Err(message_too_long(len, self.longest, Direction::Response));
-                    }
-                    let message = match &body {
-                        ResponseBody::Short(_) => (self.decode.copied)(outcome.message),
-                        ResponseBody::Long { message, .. } => self.decode_long(message),
-                    };
-                    let message = message.map_err(undecodable)?;
-                    let mut response = Response::received(message, outcome.initial_metadata);
-                    if !outcome.trailing_metadata.is_empty() {
-                        *response.trailing_metadata_mut() = outcome.trailing_metadata;
-                    }
-                    Ok(response)
-                })
-            }
-            Taken::End(StreamEnd::Failed(error)) => Err(error),
-            Taken::End(StreamEnd::HalfClosed) => Err(unexpected("a half-close")),
-            Taken::Batch | Taken::Long(_) | Taken::Nothing => {
-                self.core.cancel();
-                Err(unexpected("a stream"))
-            }
+        let response = match self.long.take() {
+            Some(long) => ready!(self.poll_long(long, cx)),
+            None => match ready!(self.core.poll_take(&mut self.batch, cx)) {
+                Taken::End(StreamEnd::Response { head, body }) => {
+                    ready!(self.poll_response_in(head, body, cx))
+                }
+                Taken::End(StreamEnd::Failed(error)) => Err(error),
+                Taken::End(StreamEnd::HalfClosed) => Err(unexpected("a half-close")),
+                Taken::Batch | Taken::Long(_) | Taken::Nothing => {
+                    self.core.cancel();
+                    Err(unexpected("a stream"))
+                }
+            },
         };
         self.finish(Ok(Metadata::new()));
         Poll::Ready(response)
+    }
+
+    /// Decodes the only response.
+    fn poll_response_in(
+        &mut self,
+        head: ResponseHead,
+        body: ResponseBody,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<T>, CallError>> {
+        let outcome = outcome::decode(head, body.without_long(), Section::Initial)?;
+        let len = outcome.message.len();
+        if len > self.longest {
+            let error = message_too_long(len, self.longest, Direction::Response);
+            return Poll::Ready(Err(error));
+        }
+        if let ResponseBody::Short(_) = body {
+            let message = (self.decode.copied)(outcome.message).map_err(undecodable)?;
+            return Poll::Ready(Ok(outcome.respond(message)));
+        }
+        let outcome = outcome.without_message();
+        let ResponseBody::Long { message, .. } = body else {
+            unreachable!("it is not short");
+        };
+        self.poll_long(Box::new(LongRead::new(message, outcome)), cx)
     }
 
     /// Waits for the next message. Returns `None` at the end, and ever after.
@@ -249,10 +261,10 @@ impl<T> Streaming<T> {
                 Ok(None) => match ready!(self.poll_batch(cx)) {
                     Ok(true) => {
                         if let Some(long) = self.long.take() {
-                            return Poll::Ready(Some(self.decode_or_give_up(&long)));
+                            return Poll::Ready(Some(ready!(self.poll_long_message(long, cx))));
                         }
                     }
-                    Ok(false) => return self.poll_source(cx),
+                    Ok(false) => return poll_source(&mut self.source, &mut self.end, cx),
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 },
                 Err(error) => {
@@ -264,27 +276,54 @@ impl<T> Streaming<T> {
     }
 
     #[cold]
-    fn decode_or_give_up(&mut self, long: &ReceivedLong) -> Result<T, CallError> {
-        let decoded = self.decode_long(long);
-        decoded.map_err(|error| self.give_up(undecodable(error)))
+    #[inline(never)]
+    fn poll_long_message(
+        &mut self,
+        long: Box<LongRead<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, CallError>> {
+        let decoded = ready!(self.poll_long(long, cx));
+        let message = decoded.map(Response::into_inner);
+        Poll::Ready(message.map_err(|error| self.give_up(error)))
     }
 
-    fn decode_long(&self, long: &ReceivedLong) -> Result<T, DecodeError> {
-        let decoded = (self.decode.shared)(&long.message, long.share_from)?;
-        let copied = decoded.copied_len as u64;
-        // The count publishes nothing else.
-        long.copied_in.fetch_add(copied, Ordering::Relaxed);
-        Ok(decoded.message)
+    /// Decodes a long message. While it is decoded beside the poller, what has arrived behind it stays where
+    /// it is.
+    fn poll_long(
+        &mut self,
+        mut long: Box<LongRead<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<T>, CallError>> {
+        let decode = self.decode.long;
+        let mut decoded = long.poll(decode, cx);
+        if decoded.is_pending() {
+            let turns = self.core.turns();
+            decoded = turns.poll_again(cx, |cx| long.poll(decode, cx));
+        }
+        match decoded {
+            Poll::Ready(decoded) => Poll::Ready(decoded.map_err(undecodable)),
+            Poll::Pending => {
+                self.long = Some(long);
+                self.is_busy = true;
+                Poll::Pending
+            }
+        }
     }
 
-    /// Takes the next batch, which is not empty, or long message. Returns false at the end.
+    /// Takes the next batch, which is not empty, or long message, unless one is being decoded. Returns false
+    /// at the end.
     // Always inlined: most messages that are alone are read here, and each read ends here with a wait.
     #[inline(always)]
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         if self.end.is_some() {
             return Poll::Ready(Ok(false));
         }
-        self.poll_pump(cx);
+        if self.is_busy {
+            self.poll_pump(cx);
+            if self.long.is_some() {
+                return Poll::Ready(Ok(true));
+            }
+        }
         self.at = 0;
         if ready!(self.core.poll_batch(&mut self.batch, cx)) {
             return Poll::Ready(Ok(true));
@@ -310,7 +349,7 @@ impl<T> Streaming<T> {
         let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::Batch => return Poll::Ready(Ok(true)),
             Taken::Long(long) => {
-                self.long = Some(long);
+                self.long = Some(Box::new(LongRead::new(long, Outcome::default())));
                 return Poll::Ready(Ok(true));
             }
             Taken::Nothing | Taken::End(StreamEnd::HalfClosed) => Ok(Metadata::new()),
@@ -334,7 +373,7 @@ impl<T> Streaming<T> {
         // The error stays in `end`.
         let has_more = match ready!(self.poll_batch(cx)) {
             Ok(true) | Err(_) => true,
-            Ok(false) => ready!(self.poll_source(cx)).is_some(),
+            Ok(false) => ready!(poll_source(&mut self.source, &mut self.end, cx)).is_some(),
         };
         if has_more {
             // Other tasks of the thread run before the next batch.
@@ -346,33 +385,10 @@ impl<T> Streaming<T> {
         Poll::Ready(())
     }
 
-    /// Waits for the next message of the source, if there is one, after the end of what a connection
-    /// brings.
-    #[cold]
-    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, CallError>>> {
-        // It is dropped if it panics, and at the end, which is noted before.
-        let Some(mut source) = self.source.take() else {
-            return Poll::Ready(None);
-        };
-        let guard = FailOnPanic(&mut self.end);
-        let polled = source.get_mut().poll_message(cx);
-        let end = match &polled {
-            Poll::Ready(Ok(None)) => Some(Ok(source.get_mut().trailers())),
-            Poll::Ready(Err(error)) => Some(Err(error.clone())),
-            Poll::Pending | Poll::Ready(Ok(Some(_))) => None,
-        };
-        mem::forget(guard);
-        match end {
-            Some(_) => self.end = end,
-            None => self.source = Some(source),
-        }
-        polled.map(Result::transpose)
-    }
-
     #[inline]
     fn poll_pump(&mut self, cx: &mut Context<'_>) {
-        if self.is_pumping {
-            self.is_pumping = self.pump(cx);
+        if self.is_busy {
+            self.is_busy = self.pump(cx) | self.long.is_some();
         }
     }
 
@@ -437,15 +453,6 @@ struct CancelOnPanic<'a>(&'a StreamCore);
 impl Drop for CancelOnPanic<'_> {
     fn drop(&mut self) {
         self.0.cancel();
-    }
-}
-
-/// Notes, when dropped, that the source has panicked.
-struct FailOnPanic<'a>(&'a mut Option<Result<Metadata, CallError>>);
-
-impl Drop for FailOnPanic<'_> {
-    fn drop(&mut self) {
-        *self.0 = Some(Err(panicked()));
     }
 }
 

@@ -109,6 +109,16 @@ pub trait Fabric: Clone + Send + Sync + 'static {
     ) -> io::Result<JoinHandle<T>> {
         thread::Builder::new().name(name.to_owned()).spawn(run)
     }
+
+    /// Like [`start_thread`](Self::start_thread), for a thread that outlives the device.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if it refuses a thread.
+    fn start_thread_of_process(name: &str, run: fn()) -> io::Result<()> {
+        let builder = thread::Builder::new().name(name.to_owned());
+        builder.spawn(run).map(drop)
+    }
 }
 
 /// Why nothing works in the child of a fork, and what the child can do.

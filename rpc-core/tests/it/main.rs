@@ -3,6 +3,7 @@
 
 mod calls;
 mod deadlines;
+mod decode_beside;
 mod destructors_over_device;
 mod durations;
 mod error_details;

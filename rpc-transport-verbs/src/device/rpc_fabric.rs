@@ -128,4 +128,8 @@ impl Fabric for Device {
     ) -> io::Result<JoinHandle<T>> {
         for_transport::start_thread(name, run)
     }
+
+    fn start_thread_of_process(name: &str, run: fn()) -> io::Result<()> {
+        for_transport::start_thread(name, run).map(drop)
+    }
 }

@@ -6,8 +6,9 @@ use std::fmt::Debug;
 use rpc_core::codegen::v1::bytes::{Buf, Bytes, BytesMut};
 use rpc_core::codegen::v1::prost::Message;
 use rpc_core::codegen::v1::{GeneratedCodec, GeneratedMessage};
+use rpc_core::for_testing::decode_beside;
 use rpc_core::transport::MessageMemory;
-use rpc_core::{BY_REFERENCE_LEN, Chunks, Codec, LengthChanged, ProstCodec};
+use rpc_core::{BY_REFERENCE_LEN, BegunDecode, Chunks, Codec, LengthChanged, ProstCodec, block_on};
 
 /// The folder of this package.
 pub const DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");
@@ -408,12 +409,27 @@ fn check_shared<M: GeneratedMessage + PartialEq + Debug>(expected: &M, bytes: &[
         drop(messages);
         assert!(is_unshared(&bytes));
     }
+    check_beside::<GeneratedCodec, M>(expected, &bytes);
     // Fields that are copied keep nothing.
     let copied: M = GeneratedCodec::decode_shared(&bytes, usize::MAX)
         .unwrap()
         .message;
     assert!(is_unshared(&bytes));
     drop(copied);
+}
+
+/// Checks that a message has the same value wherever it is decoded: at once, or beside a poller.
+fn check_beside<C: Codec<M>, M: GeneratedMessage + PartialEq + Debug>(expected: &M, bytes: &Bytes) {
+    // Some encodings take more than the second one, and some less.
+    for most_work in [0, 300_000] {
+        decode_beside(most_work);
+        let decoded = match C::begin_decode(bytes, 20) {
+            BegunDecode::Done(decoded) => decoded,
+            BegunDecode::Beside(decode) => block_on(decode),
+        };
+        let message = decoded.unwrap().message;
+        assert!(is_same(expected, &message), "{expected:?}\n{message:?}");
+    }
 }
 
 /// Returns true if no field shares the bytes. An empty `Bytes` is never unique.

@@ -43,7 +43,7 @@ impl<M: GeneratedMessage> Field for Message<M> {
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
         fields.charge(M::BOXED_LEN)?;
-        fields.scan_message(Self::WIRE_TYPE, M::scan_field)
+        fields.scan_message(Self::WIRE_TYPE, size_of::<M>(), M::scan_field)
     }
 }
 
@@ -77,7 +77,7 @@ impl<M: GeneratedMessage> Field for Group<M> {
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
         fields.charge(M::BOXED_LEN)?;
-        fields.scan_message(Self::WIRE_TYPE, M::scan_field)
+        fields.scan_message(Self::WIRE_TYPE, size_of::<M>(), M::scan_field)
     }
 }
 
@@ -116,7 +116,7 @@ impl<M: ProstMessage + Default> Field for Extern<M> {
     }
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
-        fields.scan_message(Self::WIRE_TYPE, scan_any)
+        fields.scan_message(Self::WIRE_TYPE, size_of::<M>(), scan_any)
     }
 }
 
@@ -148,7 +148,7 @@ impl<M: ProstMessage + Default> Field for ExternGroup<M> {
     }
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
-        fields.scan_message(Self::WIRE_TYPE, scan_any)
+        fields.scan_message(Self::WIRE_TYPE, size_of::<M>(), scan_any)
     }
 }
 
@@ -183,7 +183,7 @@ impl<M: ProstMessage + Default> Field for FlatExtern<M> {
     }
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
-        fields.scan_message(Self::WIRE_TYPE, scan_any)
+        fields.scan_message(Self::WIRE_TYPE, size_of::<M>(), scan_any)
     }
 }
 

@@ -1,5 +1,7 @@
 //! [`Purpose`] and [`Completed`]: the purpose of a long message that arrives, and its outcome.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::super::link::LinkKey;
@@ -7,8 +9,9 @@ use super::super::link_bodies::IncomingKey;
 use super::super::link_streams::StreamKey;
 use super::super::tasks::IncomingCall;
 use crate::protocol::frame::{CallId, FrameHeader};
-use crate::stats::ServedCall;
+use crate::stats::{PollerCounters, ServedCall};
 use crate::status::Status;
+use crate::stream::long::ReceivedLong;
 
 /// The purpose of a long message.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,17 @@ pub(in super::super) struct LongMessage {
     pub(in super::super) message: Bytes,
     /// Length from which fields share the message's memory.
     pub(in super::super) share_from: usize,
+}
+
+impl LongMessage {
+    /// Returns the message for what decodes it.
+    pub(in super::super) fn received(&self, counters: &PollerCounters) -> ReceivedLong {
+        ReceivedLong {
+            message: self.message.clone(),
+            share_from: self.share_from,
+            copied_in: Arc::clone(&counters.copied_in_anywhere),
+        }
+    }
 }
 
 /// The outcome of a long message, which a frame or an event of it has decided.

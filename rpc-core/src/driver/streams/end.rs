@@ -1,7 +1,6 @@
 //! A stream ends: by its response, a deadline, a cancel, or the end of its connection.
 
 use std::mem;
-use std::sync::Arc;
 
 use super::super::bodies::{Bodies, LongMessage};
 use super::super::link::LinkKey;
@@ -18,7 +17,6 @@ use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, Respons
 use crate::stats::CalledStream;
 use crate::status::Status;
 use crate::stream::inbound::{ResponseBody, StreamEnd};
-use crate::stream::long::ReceivedLong;
 use crate::transport::{CloseReason, Transport};
 
 impl Streams {
@@ -292,11 +290,7 @@ impl Streams {
         if long.header.kind == FrameKind::LongRequest {
             return Some(long);
         }
-        let message = ReceivedLong {
-            message: long.message,
-            share_from: long.share_from,
-            copied_in: Arc::clone(&links.counters.copied_in_by_streams),
-        };
+        let message = long.received(&links.counters);
         if long.header.kind == FrameKind::LongResponse {
             let head = ResponseHead::of(&long.header);
             let metadata = long.metadata;

@@ -20,10 +20,11 @@ use crate::limits::{LengthLimit, MessageLimit};
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::{Idempotency, MethodKind, MethodSpec};
+use crate::offload::Spawned;
 use crate::outcome::{self, Section};
 use crate::protocol::frame::ResponseHead;
 use crate::service::dispatch::Methods;
-use crate::service::executor::{OnExecutor, Spawned};
+use crate::service::executor::OnExecutor;
 use crate::service::handler::{Handler, HandlerKey, RawRequest, ResponseLengths, Served};
 use crate::service::registration::Instances;
 use crate::status::{Code, Status};
@@ -83,7 +84,7 @@ impl Fixture {
 
     fn serve_until(&self, deadline: Option<Instant>, message: &[u8], out: &mut [u8]) -> Served {
         let request = RawRequest {
-            shared: None,
+            long: None,
             metadata: &[],
             message,
             deadline,

@@ -91,7 +91,7 @@ fn a_streaming_handler_without_a_stream_is_unimplemented() {
         });
     });
     let request = RawRequest {
-        shared: None,
+        long: None,
         metadata: &[],
         message: &[],
         deadline: None,

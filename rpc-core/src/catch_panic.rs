@@ -33,7 +33,7 @@ impl Panic {
     }
 
     /// Continues the panic on another thread, without another report by the panic hook.
-    pub(super) fn resume(self) -> ! {
+    pub(crate) fn resume(self) -> ! {
         resume_unwind(Box::new(self))
     }
 
