@@ -434,8 +434,7 @@ impl<T: Transport> Links<T> {
     /// [`Outbox::send_control`].
     pub(super) fn send_control(&mut self, key: LinkKey) -> Result<Controlled, Missing> {
         let link = &mut self.table[key];
-        let sent = self.outbox.send_control(link, &mut self.transport);
-        sent
+        self.outbox.send_control(link, &mut self.transport)
     }
 
     /// As [`Outbox::permit`].

@@ -291,9 +291,7 @@ impl<T: Transport> Driver<T> {
         drop(borrowed);
         match opened {
             Ok(sender) => wake_all(sender),
-            Err((cause, request)) => {
-                let error = CallError::new(cause, Execution::NeverSent);
-                request.counters.end(&self.counters, error.code().number());
+            Err(error) => {
                 let wakers = core.lock().end(StreamEnd::Failed(error));
                 wake_all(wakers.into_iter().flatten());
             }

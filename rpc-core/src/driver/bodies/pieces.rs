@@ -79,6 +79,16 @@ pub(super) enum Sent {
     NotNow,
 }
 
+/// A continuation to send.
+struct Continuation<'a, S> {
+    selector: u16,
+    body: Body<'a, S>,
+    /// The bytes of the message that it brings.
+    len: u32,
+    /// What describes them, unless they are copied into the frame.
+    piece: &'a [u8],
+}
+
 impl Sending {
     /// Returns true if pieces wait in this turn, which has woken the application if it `is_woken`.
     pub(super) fn yields(&mut self, is_woken: bool) -> bool {
@@ -233,7 +243,13 @@ impl Sending {
             false => counters.bytes_by_reference.add(len.into()),
         };
         let (body, piece) = (Body::Reserved(buf), exposed.segment.encode());
-        let sent = self.send_continuation(links, key, transfer, SEGMENTS, body, len, &piece);
+        let continuation = Continuation {
+            selector: SEGMENTS,
+            body,
+            len,
+            piece: &piece,
+        };
+        let sent = self.send_continuation(links, key, transfer, continuation);
         // The connection is open, and there was a credit.
         debug_assert!(sent.is_ok(), "{sent:?}");
         sent.unwrap_or(Sent::NotNow)
@@ -272,7 +288,13 @@ impl Sending {
                 return Sent::NoMore;
             }
             let body = Body::Slot(HEADER_LEN + len);
-            match self.send_continuation(links, key, transfer, FRAGMENT, body, len as u32, &[]) {
+            let continuation = Continuation {
+                selector: FRAGMENT,
+                body,
+                len: len as u32,
+                piece: &[],
+            };
+            match self.send_continuation(links, key, transfer, continuation) {
                 Ok(Sent::NoMore) => return Sent::NoMore,
                 Ok(more) => sent = more,
                 Err(_) => return sent,
@@ -281,18 +303,20 @@ impl Sending {
         sent
     }
 
-    /// Sends a continuation with the next `len` bytes of a message: in `piece`, or copied into the
-    /// frame.
+    /// Sends a continuation of a message.
     fn send_continuation<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         key: LinkKey,
         transfer: TransferKey,
-        selector: u16,
-        body: Body<'_, T::SendBuf>,
-        len: u32,
-        piece: &[u8],
+        continuation: Continuation<'_, T::SendBuf>,
     ) -> Result<Sent, Missing> {
+        let Continuation {
+            selector,
+            body,
+            len,
+            piece,
+        } = continuation;
         let permit = links.permit(Class::Piece, key)?;
         let has_ended = permit.send(body, |link, frame| {
             let outgoing = &self.outgoing[transfer];
@@ -381,7 +405,13 @@ impl Sending {
             return Sent::NotNow;
         }
         let body = Body::Slot(HEADER_LEN);
-        let sent = self.send_continuation(links, key, transfer, ABANDONED, body, 0, &[]);
+        let continuation = Continuation {
+            selector: ABANDONED,
+            body,
+            len: 0,
+            piece: &[],
+        };
+        let sent = self.send_continuation(links, key, transfer, continuation);
         sent.unwrap_or(Sent::NotNow)
     }
 }

@@ -14,7 +14,7 @@ use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Body, Class, Missing};
 use super::{Phase, Serving, Stream, Streams};
-use crate::call_error::Cause;
+use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{
@@ -58,16 +58,18 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Returns the reason that it cannot be opened, and the request.
+    /// Returns the error with which the call ends if it cannot be opened.
     pub(in super::super) fn open_new<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
         core: &Arc<StreamCore>,
         mut request: StreamRequest,
-    ) -> Result<Option<Waker>, (Cause, StreamRequest)> {
+    ) -> Result<Option<Waker>, CallError> {
         if let Some(cause) = cause_not_to_open(links, link, &mut request) {
-            return Err((cause, request));
+            let error = CallError::new(cause, Execution::NeverSent);
+            request.counters.end(&links.counters, error.code().number());
+            return Err(error);
         }
         let spec = request.spec;
         let sizes = sizes(links, link, spec.max_request_len);
