@@ -2,7 +2,7 @@
 //!
 //! Everybody on a poller waits while it decodes a message. Most messages take microseconds, also long
 //! ones: a field of type `Bytes` is a slice of its message. But 300,000 entries of a map are 3.6 MB, and
-//! take 100 ms. So [`Codec::begin_decode`](super::Codec::begin_decode) estimates first what a message
+//! take 100 ms. So [`Codec::begin_decode`] estimates first what a message
 //! takes, with the [`Scan`](super::Scan) that bounds its memory, and what takes more than
 //! [`MOST_WORK`](super::budget::MOST_WORK) is decoded on another thread. No message is refused for the work that it takes.
 //!
@@ -39,7 +39,7 @@ use super::{Codec, DecodeError, Decoded};
 use crate::catch_panic::catch_panic;
 use crate::offload::{Offloaded, Spawned, offload};
 
-/// What [`Codec::begin_decode`](super::Codec::begin_decode) returns.
+/// What [`Codec::begin_decode`] returns.
 #[derive(Debug)]
 pub enum BegunDecode<M> {
     /// The message was decoded, or cannot be.

@@ -454,6 +454,25 @@ impl<B> CallTable<B> {
         self.free.push(index);
         self.has_completed = true;
     }
+
+    /// Returns the number of receives that are promised to unary calls, or hold their responses.
+    #[cfg(debug_assertions)]
+    pub(crate) fn receives(&self) -> u32 {
+        let holds = |entry: &&Entry<B>| match entry.phase {
+            // A stream's response takes a receive of the window.
+            Phase::InFlight => !matches!(entry.waiting, WakeTarget::Stream(_)),
+            Phase::Abandoned => true,
+            Phase::Responded => matches!(
+                entry.response,
+                Some(Response {
+                    frame: ResponseFrame::Slot(_),
+                    ..
+                })
+            ),
+            Phase::Free | Phase::Receiving | Phase::Failed => false,
+        };
+        self.entries.iter().filter(holds).count() as u32
+    }
 }
 
 #[cfg(test)]

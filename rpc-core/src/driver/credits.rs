@@ -56,6 +56,7 @@ impl<T: Transport> Links<T> {
     /// Records that the credit of a request is owed and that no response carries it now.
     pub(crate) fn owe(&mut self, key: LinkKey) {
         self.outbox.control.insert(key);
+        self.outbox.note_any();
     }
 
     /// Releases the slot of a frame whose promise was given back before.
@@ -174,13 +175,14 @@ impl<T: Transport> Links<T> {
         if self.has_window_for_streams(link) {
             self.owe(link);
         } else {
-            self.awaiting_receives.insert(link);
+            self.outbox.windows.insert(link);
+            self.outbox.note_any();
         }
     }
 
     pub(super) fn open_windows(&mut self) {
-        for _ in 0..self.awaiting_receives.len() {
-            let Some(key) = self.awaiting_receives.pop() else {
+        for _ in 0..self.outbox.windows.len() {
+            let Some(key) = self.outbox.windows.pop() else {
                 break;
             };
             let link = &self.table[key];
@@ -241,6 +243,7 @@ impl<T: Transport> Links<T> {
     /// Lets a stream wait for a credit.
     pub(super) fn stall(&mut self, link: LinkKey, key: StreamKey) {
         let is_new = self.outbox.streams.insert(link, key);
+        self.outbox.note_any();
         self.counters.streams.stalled.add(is_new.into());
     }
 

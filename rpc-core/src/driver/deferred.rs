@@ -24,12 +24,14 @@ impl<T: Transport> Driver<T> {
         self.turns.set(turns);
         let mut state = self.state.borrow_mut();
         state.links.wake_waiters();
-        if state.bodies.waiting() | state.links.waiting() != 0 {
+        let outbox = &state.links.outbox;
+        if state.bodies.waiting() | outbox.pieces.len() | outbox.windows.len() != 0 {
             drop(state);
             self.advance_bodies();
             state = self.state.borrow_mut();
         }
         state.send_control_frames();
+        state.links.outbox.note_what_is_left();
         let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && state.links.awaits_time();
         state.links.flush();
         let any_woken = !state.links.wakers.is_empty();

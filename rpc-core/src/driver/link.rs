@@ -13,7 +13,7 @@ use super::waiters::Waiters;
 use crate::limits::MessageLimit;
 use crate::peer::LendablePeer;
 use crate::protocol::connection::Connection;
-#[cfg(feature = "test-util")]
+#[cfg(any(debug_assertions, feature = "test-util"))]
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
@@ -143,14 +143,13 @@ impl<B> Link<B> {
     }
 }
 
-#[cfg(feature = "test-util")]
+#[cfg(any(debug_assertions, feature = "test-util"))]
 impl<B> Link<B> {
     /// Returns the number of receives promised to the peer while no call is in flight.
     pub(super) fn promised(&self) -> u32 {
-        if self.closed {
-            0
-        } else {
-            self.connection.window_len() + UNCREDITED_RECEIVES
+        match self.closed {
+            true => 0,
+            false => self.connection.window_len() + UNCREDITED_RECEIVES,
         }
     }
 }

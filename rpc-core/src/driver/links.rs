@@ -21,7 +21,6 @@ use super::request_queue::RequestQueue;
 use super::table::Table;
 use super::timers::{TimerKey, Timers};
 use super::waiters::Waiters;
-use super::waiting::ReadySet;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::limits::MessageLimit;
@@ -49,6 +48,10 @@ pub(crate) struct Links<T: Transport> {
     /// Length of the longest frame that is sent inline.
     pub(super) longest_inline: usize,
     pub(crate) budget: ReceiveBudget,
+    /// Receives promised for requests that are being encoded, and those of responses that are being
+    /// read: code of the application does both, and may take turns meanwhile.
+    #[cfg(debug_assertions)]
+    pub(super) receives_of_code: u32,
     /// Receives that the transport keeps posted, for promises and for those that are set aside.
     pub(super) posted_for: u32,
     /// The number of promises up to which those receives suffice.
@@ -63,9 +66,6 @@ pub(crate) struct Links<T: Transport> {
     /// windows leave this part of the budget free.
     pub(super) expected_connections: u32,
     pub(super) initial_window: u32,
-    /// Links whose server needs receives for the rest of its messages, and got none because none
-    /// were free.
-    pub(super) awaiting_receives: ReadySet<LinkKey>,
     /// Time of the latest check by [`State::on_idle`](super::State::on_idle).
     pub(super) idle_checked_at: Option<Instant>,
     /// True once the server has begun to shut down.
@@ -93,6 +93,8 @@ impl<T: Transport> Links<T> {
             budget: ReceiveBudget::new(limits.promisable_receives()),
             longest_inline: limits.max_inline_len.min(INLINE_FRAME_LEN),
             initial_window: Shares::from_limits(limits).initial_window,
+            #[cfg(debug_assertions)]
+            receives_of_code: 0,
             transport,
             outbox: Outbox::default(),
             counters,
@@ -106,7 +108,6 @@ impl<T: Transport> Links<T> {
             link_share: 0,
             client_links: 0,
             expected_connections,
-            awaiting_receives: ReadySet::default(),
             idle_checked_at: None,
             going_away: false,
             connection_age: None,
@@ -340,7 +341,7 @@ impl<T: Transport> Links<T> {
         let mut link = self.table.remove(key);
         self.outbox.control.remove(key);
         self.outbox.calls.remove(key);
-        self.awaiting_receives.remove(key);
+        self.outbox.windows.remove(key);
         // The remaining entries belong to leaked futures: a call's future holds its channel, so no
         // future can poll them any more.
         for timer in link.waiters.timers() {
@@ -451,12 +452,6 @@ impl<T: Transport> Links<T> {
         self.outbox.resume(class, link, &mut self.transport)
     }
 
-    /// Returns a number other than 0 if something waits to be sent, or for receives.
-    #[inline]
-    pub(super) fn waiting(&self) -> usize {
-        self.outbox.waiting() | self.awaiting_receives.len()
-    }
-
     /// Starts the timer of a stream.
     pub(super) fn time_stream(&mut self, key: StreamKey, deadline: Instant) -> TimerKey {
         self.timers.insert(deadline, TimerTarget::Stream(key))
@@ -470,6 +465,25 @@ impl<T: Transport> Links<T> {
             link.streams.is_orphaned = false;
             link.ended = Some(CloseReason::Local);
             self.transport.close(link.id);
+        }
+    }
+
+    /// Notes that code of the application begins to use a promised receive.
+    #[inline]
+    pub(super) fn lend_receive(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.receives_of_code += 1;
+        }
+    }
+
+    /// Notes that code of the application has ended with a receive that was
+    /// [lent](Self::lend_receive).
+    #[inline]
+    pub(super) fn take_receive_back(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.receives_of_code -= 1;
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) mod running_handler;
 mod served_streams;
 mod sleep;
 pub(crate) mod streams;
+#[cfg(debug_assertions)]
+mod sums;
 mod table;
 pub(crate) mod tasks;
 pub(crate) mod timers;
@@ -299,6 +301,7 @@ impl<T: Transport> Driver<T> {
             if link.is_server() {
                 link.connection.go_away();
                 state.links.outbox.control.insert(key);
+                state.links.outbox.note_any();
             }
         }
         state.send_control_frames();

@@ -1,6 +1,6 @@
 //! The client's part of the driver: from a call to its response.
 //!
-//! A request passes these steps: [`admit`](State::admit) takes what it needs, the request is
+//! A request passes these steps: [`admit`](super::links::Links::admit) takes what it needs, the request is
 //! encoded, and it is sent. A short request is encoded before it is admitted, so that all of this is
 //! one borrow of the state. A longer one is encoded into its slot, while nothing is borrowed.
 //!
@@ -203,6 +203,11 @@ impl<T: Transport> Driver<T> {
             return link_gone();
         };
         let taken = entry.calls.take(call);
+        if let TakeOutcome::Responded(response) = &taken
+            && let ResponseFrame::Slot(_) = response.frame
+        {
+            state.links.lend_receive();
+        }
         drop(state);
         match taken {
             TakeOutcome::Responded(response) => {
@@ -354,11 +359,11 @@ impl<T: Transport> TakenResponse<'_, T> {
 impl<T: Transport> Drop for TakenResponse<'_, T> {
     fn drop(&mut self) {
         if let Some(response) = self.response.take() {
-            self.driver
-                .state
-                .borrow_mut()
-                .links
-                .discard_response(response);
+            let links = &mut self.driver.state.borrow_mut().links;
+            if let ResponseFrame::Slot(_) = response.frame {
+                links.take_receive_back();
+            }
+            links.discard_response(response);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::call_table::WakeTarget;
 use super::handle::{BeginOutcome, RequestHead};
 use super::link::{Link, LinkKey};
 use super::links::Links;
-use super::outbox::{Body, Class, Missing, Permit};
+use super::outbox::{Class, Missing, Permit, Slot};
 use super::timers::Timers;
 use super::waiters::{RemovedWaiter, WaiterKey};
 use super::{Driver, TimerTarget};
@@ -247,6 +247,7 @@ impl<T: Transport> Links<T> {
             }
         };
         self.outbox.calls.insert(link);
+        self.outbox.note_any();
         key
     }
 
@@ -281,6 +282,7 @@ impl<T: Transport> Links<T> {
             link.waiters.wake_next(room, |waker| wakers.push(waker));
             if !link.waiters.is_empty() {
                 self.outbox.calls.insert(key);
+                self.outbox.note_any();
             }
         }
     }
@@ -302,37 +304,32 @@ impl<T: Transport> RequestPermit<'_, T> {
         frame: &mut [u8],
         wake: &mut WakeTarget,
     ) -> Result<CallId, Obstacle> {
-        self.send(Body::Inline(frame), request, now, wake)
+        let time_us = self.time_on_peers_clock(request, now);
+        let (key, timers) = (self.key, self.timers);
+        let sent = self.frame.send_inline(frame, |link, frame| {
+            begin(key, link, timers, request, time_us, wake, frame)
+        });
+        let call = sent.map_err(|missing| Obstacle::of(missing, request))?;
+        mem::forget(self.receive);
+        Ok(call)
     }
 
-    /// Sends the request in `body`, whose header is still to be written.
-    #[inline]
-    fn send(
+    /// Sends the request in a slot that was reserved, whose header is still to be written.
+    fn send_reserved(
         self,
-        body: Body<'_, T::SendBuf>,
         request: &RequestHead,
         now: Option<Instant>,
+        buf: T::SendBuf,
         wake: &mut WakeTarget,
     ) -> Result<CallId, Obstacle> {
         let time_us = self.time_on_peers_clock(request, now);
         let (key, timers) = (self.key, self.timers);
-        let sent = self.frame.send(body, |link, frame| {
-            let kind = FrameKind::Request;
-            let header = link.begin_call(kind, request, time_us, wake)?;
-            if let Some(deadline) = request.deadline {
-                let timer = timers.insert(deadline, TimerTarget::Call(key, header.call));
-                link.calls.set_timer(header.call, timer);
-            }
-            header.encode(frame);
-            Some(header.call)
+        let sent = self.frame.send(Slot::Reserved(buf), |link, frame| {
+            begin(key, link, timers, request, time_us, wake, frame)
         });
-        match sent {
-            Ok(call) => {
-                mem::forget(self.receive);
-                Ok(call)
-            }
-            Err(missing) => Err(Obstacle::of(missing, request)),
-        }
+        let call = sent.map_err(|missing| Obstacle::of(missing, request))?;
+        mem::forget(self.receive);
+        Ok(call)
     }
 
     /// Reserves a slot for a request that is longer than an inline frame, and holds the permit.
@@ -374,6 +371,26 @@ impl<B> Link<B> {
     }
 }
 
+/// Adds the call of a request that leaves in `frame`, and writes its header.
+#[inline(always)]
+fn begin<B>(
+    key: LinkKey,
+    link: &mut Link<B>,
+    timers: &mut Timers<TimerTarget>,
+    request: &RequestHead,
+    time_us: u32,
+    wake: &mut WakeTarget,
+    frame: &mut [u8],
+) -> Option<CallId> {
+    let header = link.begin_call(FrameKind::Request, request, time_us, wake)?;
+    if let Some(deadline) = request.deadline {
+        let timer = timers.insert(deadline, TimerTarget::Call(key, header.call));
+        link.calls.set_timer(header.call, timer);
+    }
+    header.encode(frame);
+    Some(header.call)
+}
+
 /// Returns a deadline as the server's clock shows it, with the error of that clock, so that the server
 /// never takes a call for expired before it is. Returns 0, no deadline, as long as the server's clock
 /// is not known: this side's timer ends the call then.
@@ -395,6 +412,7 @@ pub(super) struct LongRequest<'a, T: Transport> {
 
 impl<'a, T: Transport> LongRequest<'a, T> {
     pub(super) fn new(driver: &'a Driver<T>, key: LinkKey, buf: T::SendBuf) -> Self {
+        driver.state.borrow_mut().links.lend_receive();
         let buf = Some(buf);
         Self { driver, key, buf }
     }
@@ -416,6 +434,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
         let Some(buf) = self.buf.take() else {
             return Err(Missing::Slot.into());
         };
+        state.links.take_receive_back();
         // The call's future holds its channel, so the link is still there, although it may have ended.
         let permit = state.links.held_permit(self.key);
         if let Some(reason) = &permit.frame.link.ended {
@@ -424,7 +443,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
             return Err(Obstacle::Never(cause));
         }
         // If the connection ends meanwhile, the next event reports it and fails this call.
-        permit.send(Body::Reserved(buf), request, now, wake)
+        permit.send_reserved(request, now, buf, wake)
     }
 }
 
@@ -433,6 +452,7 @@ impl<T: Transport> Drop for LongRequest<'_, T> {
         // Still here only if the message's own code has panicked.
         if let Some(buf) = self.buf.take() {
             let state = &mut *self.driver.state.borrow_mut();
+            state.links.take_receive_back();
             let permit = state.links.held_permit(self.key);
             permit.frame.transport.cancel(buf);
         }

@@ -284,6 +284,12 @@ impl<B> RequestQueue<B> {
         self.lateness = Lateness::default();
         std::mem::take(&mut self.requests)
     }
+
+    /// Returns the number of requests and woken tasks that wait.
+    #[cfg(debug_assertions)]
+    pub(super) fn waiting(&self) -> usize {
+        self.requests.len() + self.woken.len()
+    }
 }
 
 impl<B> QueuedRequest<B> {

@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::link::LinkKey;
 use super::links::Links;
-use super::outbox::{Body, Class, Missing};
+use super::outbox::{Class, Missing, Slot};
 use super::tasks::IncomingCall;
 use crate::limits::{Direction, MessageLimit};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
@@ -108,7 +108,7 @@ impl Responses {
             false => outbox.permit(Class::Response, link, transport),
         };
         let sent = permit.and_then(|permit| {
-            permit.send(Body::Inline(&mut *frame), |link, frame| {
+            permit.send_inline(&mut *frame, |link, frame| {
                 let connection = &mut link.connection;
                 let flags = match len.has_initial | call.stream.is_some() {
                     false => Flags::NONE,
@@ -180,7 +180,7 @@ impl Responses {
         // The handler may have run for long, but it took no turn of the driver, so the link is still there.
         links.counters.responded(call.served, code);
         let permit = links.resume(Class::Response, call.link);
-        let sent = permit.send(Body::Reserved(buf), |link, frame| {
+        let sent = permit.send(Slot::Reserved(buf), |link, frame| {
             let (connection, flags) = (&mut link.connection, rare_flags(call, len));
             let kind = FrameKind::Response;
             let mut header = connection.next_header_with(kind, flags, call.call, code);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::link::LinkKey;
 use super::links::Links;
-use super::outbox::{Body, Class};
+use super::outbox::{Class, Slot};
 use super::upkeep::IDLE_TIME;
 use crate::peer::Host;
 use crate::protocol::frame::{CallId, EVICTED, FrameKind, HEADER_LEN};
@@ -164,7 +164,7 @@ impl<T: Transport> Links<T> {
                 .permit(Class::Control, link, &mut self.transport)
         {
             // Without a slot, the client does not learn why.
-            let _ = permit.send(Body::Slot(HEADER_LEN), |link, frame| {
+            let _ = permit.send(Slot::Of(HEADER_LEN), |link, frame| {
                 let kind = FrameKind::Control;
                 let header = link.connection.next_header(kind, CallId(0), EVICTED);
                 header.encode(frame);

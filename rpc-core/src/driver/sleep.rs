@@ -13,17 +13,10 @@
 //! The code of each handshake draws it, with the interleaving that each fence prevents. Loom models
 //! check both.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::age::LOOK_EVERY;
-use super::{Driver, State};
+use super::Driver;
 use crate::transport::Transport;
-
-/// Longest sleep of a poller on which calls or responses wait for capacity.
-const SHORT_SLEEP: Duration = Duration::from_millis(1);
-
-/// Longest sleep of any poller, so that idle connections are maintained periodically.
-const LONG_SLEEP: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
     /// Sleeps until the device has an event, a deadline passes, or another thread notifies the
@@ -58,35 +51,5 @@ impl<T: Transport> Driver<T> {
             self.wake_collected();
         }
         at_most.is_none()
-    }
-}
-
-impl<T: Transport> State<T> {
-    /// Returns true if this poller has work for which nothing will wake it.
-    pub(crate) fn has_undone_work(&self) -> bool {
-        !(self.links.settled.is_empty() && self.run_queue.is_empty())
-            || self.streams.has_more()
-            || self.bodies.sending.has_more()
-    }
-
-    /// Returns how long the poller may sleep if nothing arrives.
-    fn longest_sleep(&self, now: Instant) -> Duration {
-        // Some work needs turns even if the device reports no event: woken waiters that do not
-        // retry are skipped, and calls and responses that found no slot are retried.
-        let waiting = self.responses.blocked.len()
-            | self.links.waiting()
-            | self.streams.waiting()
-            | self.bodies.waiting();
-        let longest = match self.links.connection_age {
-            _ if waiting != 0 => SHORT_SLEEP,
-            Some(_) => LOOK_EVERY,
-            None => LONG_SLEEP,
-        };
-        let until_deadline = self
-            .links
-            .timers
-            .next_deadline()
-            .map_or(longest, |deadline| deadline.saturating_duration_since(now));
-        until_deadline.min(longest)
     }
 }

@@ -155,6 +155,10 @@ impl<T: Transport> Driver<T> {
         if has_deferred_work {
             self.retry_waiting();
         }
+        #[cfg(debug_assertions)]
+        self.state
+            .borrow()
+            .assert_sums(self.counters.turns.taken.get());
         has_work
     }
 
@@ -439,7 +443,7 @@ impl<T: Transport> State<T> {
     fn has_deferred_work(&self) -> bool {
         // One test for all of them, because every turn makes it.
         self.responses.blocked.len()
-            | self.links.waiting()
+            | usize::from(self.links.outbox.any())
             | self.links.wakers.len()
             | self.links.timers.len()
             | self.run_queue.waiting()

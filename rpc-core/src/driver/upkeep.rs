@@ -11,6 +11,12 @@ use crate::transport::Transport;
 /// more often does not lose its window, or its connection, between two calls.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(1);
 
+/// Longest sleep of a poller on which calls or responses wait for capacity.
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
+
+/// Longest sleep of any poller, so that idle connections are maintained periodically.
+const LONG_SLEEP: Duration = Duration::from_secs(1);
+
 impl<T: Transport> State<T> {
     /// Ends the connections that are old, and gives the surplus credits of idle ones back to their
     /// peers: a client connection on which no call has started for a while returns its credits above
@@ -33,6 +39,7 @@ impl<T: Transport> State<T> {
                 Ageing::Nothing => {}
                 Ageing::GoAway => {
                     self.links.outbox.control.insert(key);
+                    self.links.outbox.note_any();
                 }
                 Ageing::Close => self.links.transport.close(link.id),
             }
@@ -48,11 +55,40 @@ impl<T: Transport> State<T> {
             self.links.budget.release(link.connection.take_freed());
             if link.connection.wants_control_frame() {
                 self.links.outbox.control.insert(key);
+                self.links.outbox.note_any();
             }
         }
         if self.links.outbox.control.len() > owing_before {
             self.send_control_frames();
             self.links.flush();
         }
+    }
+
+    /// Returns true if this poller has work for which nothing will wake it.
+    pub(crate) fn has_undone_work(&self) -> bool {
+        !(self.links.settled.is_empty() && self.run_queue.is_empty())
+            || self.streams.has_more()
+            || self.bodies.sending.has_more()
+    }
+
+    /// Returns how long the poller may sleep if nothing arrives.
+    pub(super) fn longest_sleep(&self, now: Instant) -> Duration {
+        // Some work needs turns even if the device reports no event: woken waiters that do not
+        // retry are skipped, and calls and responses that found no slot are retried.
+        let waiting = self.responses.blocked.len()
+            | usize::from(self.links.outbox.any())
+            | self.streams.waiting()
+            | self.bodies.waiting();
+        let longest = match self.links.connection_age {
+            _ if waiting != 0 => SHORT_SLEEP,
+            Some(_) => LOOK_EVERY,
+            None => LONG_SLEEP,
+        };
+        let until_deadline = self
+            .links
+            .timers
+            .next_deadline()
+            .map_or(longest, |deadline| deadline.saturating_duration_since(now));
+        until_deadline.min(longest)
     }
 }

@@ -73,6 +73,13 @@ impl<K: Key> ReadySet<K> {
         true
     }
 
+    /// Returns the keys, in their order.
+    #[cfg(debug_assertions)]
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
+        let waits = |(key, arrival): &&(K, u64)| self.arrivals[key.index()] == Some(*arrival);
+        self.order.iter().filter(waits).map(|(key, _)| *key)
+    }
+
     /// Returns the number of keys.
     #[inline]
     pub(crate) fn len(&self) -> usize {
@@ -221,6 +228,17 @@ impl<G: Key, K: Key> Waiting<G, K> {
         let group = self.groups.pop()?;
         self.groups.insert(group);
         Some(group)
+    }
+
+    /// Returns the keys, of one group after the other.
+    #[cfg(debug_assertions)]
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
+        let keys = self.queues.iter().flat_map(|queue| &queue.order);
+        let waits = |(key, arrival): &&(K, u64)| {
+            let member = self.members[key.index()];
+            member.is_some_and(|(_, latest)| latest == *arrival)
+        };
+        keys.filter(waits).map(|(key, _)| *key)
     }
 
     /// Returns the number of groups with keys.

@@ -169,6 +169,12 @@ impl Connection {
         }
     }
 
+    /// Returns the receives freed since the last call of [`take_freed`](Self::take_freed).
+    #[cfg(debug_assertions)]
+    pub(crate) fn freed(&self) -> u32 {
+        self.freed
+    }
+
     /// Takes the receives freed since the last call. The caller returns them to the budget.
     pub fn take_freed(&mut self) -> u32 {
         std::mem::take(&mut self.freed)

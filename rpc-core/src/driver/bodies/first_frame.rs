@@ -9,7 +9,7 @@ use super::super::held_memory::Encoding;
 use super::super::link::{Link, LinkKey};
 use super::super::link_bodies::TransferKey;
 use super::super::links::Links;
-use super::super::outbox::{Body, Class, Missing};
+use super::super::outbox::{Class, Missing, Slot};
 use super::looks::Looks;
 use super::pieces::Sent;
 use super::sending::{Awaited, FIRST_SEGMENTS, Outgoing, Sending, TransferOwner};
@@ -257,7 +257,7 @@ impl Sending {
             header.flags |= connection.lack_credits();
         }
         let permit = links.resume(Class::Response, on);
-        let sent = permit.send(Body::Reserved(buf), |_, frame| {
+        let sent = permit.send(Slot::Reserved(buf), |_, frame| {
             header.encode(frame);
             let (metadata_out, body) = frame[HEADER_LEN..].split_at_mut(metadata.len());
             metadata_out.copy_from_slice(metadata);

@@ -30,7 +30,8 @@ pub(super) struct Incoming<M> {
     pub(super) header: FrameHeader,
     pub(super) metadata: Box<[u8]>,
     pub(super) len: u32,
-    /// [`FRAGMENT`] or [`SEGMENTS`].
+    /// [`FRAGMENT`](crate::protocol::frame::FRAGMENT) or
+    /// [`SEGMENTS`](crate::protocol::frame::SEGMENTS).
     pub(super) form: u16,
     /// Bytes that the sender has sent or described.
     pub(super) announced: u32,
@@ -280,5 +281,25 @@ impl<M> Incoming<M> {
         let is_nowhere = matches!(self.place, Place::Nowhere);
         let is_wanted = !matches!(self.purpose, Purpose::Nobody);
         self.is_announced && is_nowhere && !is_wanted
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<T: Transport> Receiving<T> {
+    /// Checks that the memory which is received into is that of the messages that arrive, and that
+    /// messages which wait for memory or owe entries are there.
+    pub(in super::super) fn assert_sums(&self, links: &Links<T>) {
+        let mut all = 0;
+        for link in links.table.values() {
+            let messages = link.bodies.incoming.values();
+            let sum: u64 = messages.map(|key| self.incoming[*key].charged).sum();
+            let counted = link.bodies.receiving;
+            assert_eq!(counted, sum, "bytes that a connection receives into");
+            all += sum;
+        }
+        assert_eq!(self.receiving, all, "bytes that are received into");
+        assert!(self.owed.keys().all(|key| self.incoming.contains(key)));
+        let in_links = links.table.values().map(|link| link.bodies.incoming.len());
+        assert_eq!(self.incoming.len(), in_links.sum::<usize>());
     }
 }

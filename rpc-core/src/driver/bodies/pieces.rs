@@ -12,7 +12,7 @@ use std::mem;
 use super::super::link::LinkKey;
 use super::super::link_bodies::TransferKey;
 use super::super::links::Links;
-use super::super::outbox::{Body, Class, Missing};
+use super::super::outbox::{Class, Missing, Slot};
 use super::sending::SentMessage;
 use super::sending::{FIRST_SEGMENTS, Sending};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
@@ -82,7 +82,7 @@ pub(super) enum Sent {
 /// A continuation to send.
 struct Continuation<'a, S> {
     selector: u16,
-    body: Body<'a, S>,
+    body: Slot<S>,
     /// The bytes of the message that it brings.
     len: u32,
     /// What describes them, unless they are copied into the frame.
@@ -242,7 +242,7 @@ impl Sending {
             true => counters.bytes_copied.add(len.into()),
             false => counters.bytes_by_reference.add(len.into()),
         };
-        let (body, piece) = (Body::Reserved(buf), exposed.segment.encode());
+        let (body, piece) = (Slot::Reserved(buf), exposed.segment.encode());
         let continuation = Continuation {
             selector: SEGMENTS,
             body,
@@ -287,7 +287,7 @@ impl Sending {
             if len == 0 {
                 return Sent::NoMore;
             }
-            let body = Body::Slot(HEADER_LEN + len);
+            let body = Slot::Of(HEADER_LEN + len);
             let continuation = Continuation {
                 selector: FRAGMENT,
                 body,
@@ -404,7 +404,7 @@ impl Sending {
         if self.credits_for_pieces(links, key) == 0 {
             return Sent::NotNow;
         }
-        let body = Body::Slot(HEADER_LEN);
+        let body = Slot::Of(HEADER_LEN);
         let continuation = Continuation {
             selector: ABANDONED,
             body,

@@ -7,7 +7,7 @@
 //! messages count between two pieces of a message, as many as a sender that has begun all messages
 //! that it may sends of them in turn: over a slow path, that takes longer than a look.
 //!
-//! [`Looks`] decides when a sender has had enough time.
+//! [`Looks`](super::looks::Looks) decides when a sender has had enough time.
 
 use super::super::link_bodies::LinkBodies;
 use super::incoming::{Incoming, Place, Progress};

@@ -42,7 +42,7 @@ pub(super) struct Outgoing {
     pub(super) link: LinkKey,
     pub(super) id: TransferId,
     pub(super) owner: TransferOwner,
-    /// [`FRAGMENT`](crate::protocol::frame::FRAGMENT) or
+    /// [`FRAGMENT`] or
     /// [`SEGMENTS`](crate::protocol::frame::SEGMENTS).
     pub(super) form: u16,
     /// The bytes that have not been announced.
@@ -253,5 +253,26 @@ impl Sending {
     pub(super) fn queue_piece<T: Transport>(&mut self, links: &mut Links<T>, key: TransferKey) {
         let link = self.outgoing[key].link;
         links.outbox.pieces.insert(link, key);
+        links.outbox.note_any();
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Sending {
+    /// Checks that the pieces which peers may read are those of the messages that are under way.
+    pub(in super::super) fn assert_sums<T: Transport>(&self, links: &Links<T>) {
+        let mut all = (0, 0);
+        for link in links.table.values() {
+            let messages = link.bodies.outgoing.iter().map(|key| &self.outgoing[*key]);
+            let pieces = messages.flat_map(|outgoing| &outgoing.exposed);
+            let sum = pieces.fold((0, 0), |(bytes, pieces), (_, len)| {
+                (bytes + u64::from(*len), pieces + 1)
+            });
+            let counted = (link.bodies.exposed, link.bodies.exposed_pieces);
+            assert_eq!(counted, sum, "bytes and pieces that a peer may read");
+            all = (all.0 + sum.0, all.1 + sum.1);
+        }
+        let counted = (self.exposed, self.exposed_pieces);
+        assert_eq!(counted, all, "bytes and pieces that peers may read");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Body, Class, Missing, Outbox};
+use super::{Class, Missing, Outbox, Slot};
 use crate::driver::link::Link;
 use crate::protocol::frame::{CallId, ENTRY_LEN, FrameKind, HEADER_LEN};
 use crate::transport::Transport;
@@ -59,7 +59,7 @@ impl Outbox {
             _ => 0,
         };
         let permit = self.permit(Class::Control, link, transport)?;
-        permit.send(Body::Slot(HEADER_LEN + count * ENTRY_LEN), |link, frame| {
+        permit.send(Slot::Of(HEADER_LEN + count * ENTRY_LEN), |link, frame| {
             let header = link.connection.next_header(kind, CallId(0), 0);
             header.encode(frame);
             link.entries.write(count, &mut frame[HEADER_LEN..]);

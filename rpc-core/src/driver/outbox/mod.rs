@@ -1,13 +1,14 @@
 //! [`Outbox`]: how frames leave.
 //!
 //! A frame leaves in two steps. Its [`Permit`] takes what frames of its [`Class`] need, and gives it back
-//! when it is dropped. [`Permit::send`] is the only place from which frames go to the transport.
+//! when it is dropped. [`Permit::send_inline`] and [`Permit::send`] are the only places from which frames go to
+//! the transport.
 
 mod control;
 mod permit;
 
 pub(super) use self::control::Controlled;
-pub(super) use self::permit::{Body, Class, Missing, Permit};
+pub(super) use self::permit::{Class, Missing, Permit, Slot};
 use super::link::LinkKey;
 use super::link_bodies::TransferKey;
 use super::link_streams::StreamKey;
@@ -27,14 +28,30 @@ pub(crate) struct Outbox {
     pub(super) streams: Waiting<LinkKey, StreamKey>,
     /// Long messages of which a piece may be sent.
     pub(super) pieces: Waiting<LinkKey, TransferKey>,
+    /// Links whose server needs receives for the rest of its messages, and got none because none
+    /// were free.
+    pub(super) windows: ReadySet<LinkKey>,
+    /// False only if nothing waits in these lists. Empty turns test it, and nothing else of this.
+    any: bool,
 }
 
 impl Outbox {
-    /// Returns a number other than 0 if something waits to be sent. A turn that finds nothing tests only
-    /// this.
+    /// Returns false if nothing waits to be sent, or for receives.
     #[inline]
-    pub(super) fn waiting(&self) -> usize {
-        self.control.len() | self.calls.len() | self.streams.len() | self.pieces.len()
+    pub(super) fn any(&self) -> bool {
+        self.any
+    }
+
+    /// Notes that something waits: each who adds to a list does.
+    #[inline]
+    pub(super) fn note_any(&mut self) {
+        self.any = true;
+    }
+
+    /// Looks whether something still waits, at the end of a turn that has tried to send it.
+    pub(super) fn note_what_is_left(&mut self) {
+        let frames = self.control.len() | self.calls.len() | self.streams.len() | self.pieces.len();
+        self.any = frames | self.windows.len() != 0;
     }
 
     /// Rings the doorbell for the frames sent since the last flush, if there are any.

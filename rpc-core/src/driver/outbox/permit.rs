@@ -17,7 +17,7 @@ use crate::transport::{ReserveError, Transport};
 /// | `Message` | a credit that is none of a call's |
 /// | `Piece` | the same, of those that [`credits_for_pieces`] leaves to pieces |
 ///
-/// [`credits_for_pieces`]: super::super::State::credits_for_pieces
+/// [`credits_for_pieces`]: super::super::bodies::Sending::credits_for_pieces
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Class {
     Response,
@@ -57,13 +57,11 @@ impl From<ReserveError> for Missing {
     }
 }
 
-/// The bytes of a frame behind its header.
-pub(in super::super) enum Body<'a, S> {
-    /// A frame in private memory that may be sent inline.
-    Inline(&'a mut [u8]),
-    /// A slot for a frame of this length.
-    Slot(usize),
-    /// A slot that was reserved before.
+/// The send slot of a frame.
+pub(in super::super) enum Slot<S> {
+    /// One for a frame of this length.
+    Of(usize),
+    /// One that was reserved before.
     Reserved(S),
 }
 
@@ -159,52 +157,60 @@ impl<T: Transport> Permit<'_, T> {
         Ok(buf)
     }
 
-    /// Sends a frame. `write` writes what is missing of it, such as the header whose credits must not
-    /// be lost: once it has returned, the frame counts as sent. If it returns `None`, which an inline
-    /// frame and a slot may, nothing is sent.
-    ///
-    /// If the connection has ended and a slot was reserved before, the frame is lost, and the next
-    /// event reports the end.
+    /// Sends a frame of private memory. `write` writes what is missing of it, such as the header whose
+    /// credits must not be lost: once it has returned, the frame counts as sent. If it returns `None`,
+    /// nothing is sent.
     ///
     /// # Errors
     ///
     /// Returns what is missing. Everything was given back, and `write` was not called, unless it has
     /// returned `None` ([`Missing::CallId`]).
+    // Always inlined, as `write` is with it: each call pays for it.
     #[inline(always)]
-    pub(in super::super) fn send<R>(
-        self,
-        body: Body<'_, T::SendBuf>,
+    pub(in super::super) fn send_inline<R>(
+        mut self,
+        frame: &mut [u8],
         write: impl FnOnce(&mut Link<T::RecvBuf>, &mut [u8]) -> Option<R>,
     ) -> Result<R, Missing> {
-        let mut permit = self;
         let Self {
             link, transport, ..
-        } = &mut permit;
-        let id = link.id;
-        let sent = match body {
-            Body::Inline(frame) => {
-                transport.send_inline(id, frame, |frame| write(&mut **link, frame))?
-            }
-            Body::Slot(_) | Body::Reserved(_) => {
-                let mut buf = match body {
-                    Body::Reserved(buf) => buf,
-                    Body::Slot(len) => transport.reserve(id, len)?,
-                    Body::Inline(_) => unreachable!("handled above"),
-                };
-                let written = write(&mut **link, buf.as_mut());
-                match &written {
-                    // The event of the connection's end ends what the frame belongs to.
-                    Some(_) => {
-                        let _ = transport.send(id, buf);
-                    }
-                    None => transport.cancel(buf),
-                }
-                written
-            }
+        } = &mut self;
+        let sent = transport.send_inline(link.id, frame, |frame| write(link, frame))?;
+        self.finish(sent)
+    }
+
+    /// Sends a frame in a send slot, as [`send_inline`](Self::send_inline). If the connection has ended
+    /// and the slot was reserved before, the frame is lost, and the next event reports the end.
+    #[inline(always)]
+    pub(in super::super) fn send<R>(
+        mut self,
+        slot: Slot<T::SendBuf>,
+        write: impl FnOnce(&mut Link<T::RecvBuf>, &mut [u8]) -> Option<R>,
+    ) -> Result<R, Missing> {
+        let Self {
+            link, transport, ..
+        } = &mut self;
+        let mut buf = match slot {
+            Slot::Reserved(buf) => buf,
+            Slot::Of(len) => transport.reserve(link.id, len)?,
         };
+        let written = write(link, buf.as_mut());
+        match &written {
+            // The event of the connection's end ends what the frame belongs to.
+            Some(_) => {
+                let _ = transport.send(link.id, buf);
+            }
+            None => transport.cancel(buf),
+        }
+        self.finish(written)
+    }
+
+    /// Ends the way of a frame, unless it was not sent.
+    #[inline(always)]
+    fn finish<R>(self, sent: Option<R>) -> Result<R, Missing> {
         let sent = sent.ok_or(Missing::CallId)?;
-        permit.outbox.unflushed = true;
-        mem::forget(permit);
+        self.outbox.unflushed = true;
+        mem::forget(self);
         Ok(sent)
     }
 }

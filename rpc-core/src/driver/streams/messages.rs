@@ -3,8 +3,9 @@
 use std::task::Waker;
 
 use super::super::block_on_waker::BlockOnWaker;
+use super::super::link::Link;
 use super::super::links::Links;
-use super::super::outbox::{Body, Class, Missing};
+use super::super::outbox::{Class, Missing, Slot};
 use super::super::tasks::{TaskKey, Tasks};
 use super::{Phase, Serving, Stream};
 use crate::protocol::connection::ProtocolError;
@@ -113,11 +114,7 @@ impl Stream {
                 Ok(permit) => permit,
                 Err(missing) => break Stop::Missing(missing),
             };
-            let body = match len <= *longest_inline {
-                true => Body::Inline(memory.frame_mut(len - HEADER_LEN)),
-                false => Body::Slot(len),
-            };
-            let outcome = permit.send(body, |link, frame| {
+            let write = |link: &mut Link<_>, frame: &mut [u8]| {
                 let flags = match next.is_last {
                     true => Flags::LAST,
                     false => Flags::NONE,
@@ -131,7 +128,11 @@ impl Stream {
                 core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
                 header.encode(frame);
                 Some(())
-            });
+            };
+            let outcome = match len <= *longest_inline {
+                true => permit.send_inline(memory.frame_mut(len - HEADER_LEN), write),
+                false => permit.send(Slot::Of(len), write),
+            };
             if let Err(missing) = outcome {
                 break Stop::Missing(missing);
             }
@@ -147,6 +148,8 @@ impl Stream {
 
     /// Sends the message in `frame`, if nothing of its stream waits and everything is there that it
     /// needs. Returns true if it was sent. If not, nothing has changed.
+    // Always inlined, for the same reason as `deliver`.
+    #[inline(always)]
     pub(super) fn send_alone<T: Transport>(
         &mut self,
         links: &mut Links<T>,
@@ -166,7 +169,7 @@ impl Stream {
         }
         let permit = links.permit(Class::Message, self.link);
         let sent = permit.and_then(|permit| {
-            permit.send(Body::Inline(frame), |link, frame| {
+            permit.send_inline(frame, |link, frame| {
                 let mut core = core;
                 core.outbound.pass(len);
                 let (kind, selector) = (FrameKind::Message, MessageForm::One.selector());
@@ -183,6 +186,8 @@ impl Stream {
     }
 
     /// Takes the messages of a frame whose header has been checked.
+    // Always inlined: each message pays for it, and its caller is the only one.
+    #[inline(always)]
     pub(super) fn deliver(
         &mut self,
         header: &FrameHeader,

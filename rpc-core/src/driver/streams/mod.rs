@@ -237,6 +237,28 @@ impl Streams {
     }
 }
 
+#[cfg(debug_assertions)]
+impl Streams {
+    /// Returns true unless a stream has ended on both sides.
+    pub(super) fn contains(&self, key: StreamKey) -> bool {
+        self.entries.contains(key)
+    }
+
+    /// Checks that the streams of each connection are as many as it counts, and that those which wait
+    /// are there.
+    pub(super) fn assert_sums<T: Transport>(&self, links: &Links<T>) {
+        for (key, link) in links.table.iter() {
+            let streams = self.entries.values();
+            let of_link = streams.filter(|stream| stream.link == key).count();
+            assert_eq!(link.streams.open as usize, of_link, "streams of {key:?}");
+        }
+        let waiting = self.to_look.keys().chain(self.awaiting_room.keys());
+        for key in waiting.chain(self.grants.keys()) {
+            assert!(self.entries.contains(key), "{key:?} is gone, and waits");
+        }
+    }
+}
+
 impl Drop for Streams {
     /// Ends the streams of a poller that is dropped: their other ends may be on other threads.
     fn drop(&mut self) {

@@ -12,7 +12,7 @@ use super::super::handle::StreamRequest;
 use super::super::link::{Link, LinkKey};
 use super::super::link_streams::StreamKey;
 use super::super::links::Links;
-use super::super::outbox::{Body, Class, Missing};
+use super::super::outbox::{Class, Missing, Slot};
 use super::{Phase, Serving, Stream, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
@@ -121,7 +121,7 @@ impl Streams {
         state.begin_look();
         drop(state);
         let mut frame = mem::take(&mut request.frame);
-        let sent = permit.send(Body::Inline(&mut frame), |link, frame| {
+        let sent = permit.send_inline(&mut frame, |link, frame| {
             begin(link, key, request, time_us, frame)
         });
         let Ok(call) = sent else {
@@ -228,7 +228,7 @@ impl Stream {
         let request = self.opening();
         let time_us = links.on_peers_clock(on, request.deadline);
         let permit = links.permit(Class::Opening, on)?;
-        let call = permit.send(Body::Slot(request.frame.len()), |link, frame| {
+        let call = permit.send(Slot::Of(request.frame.len()), |link, frame| {
             frame.copy_from_slice(&request.frame);
             begin(link, key, request, time_us, frame)
         })?;
