@@ -212,10 +212,11 @@ impl Streams {
     pub(super) fn trim(&mut self) {
         let indices = self.entries.indices();
         let end = (self.next_trimmed + TRIMMED_PER_CHECK).min(indices);
-        let keys = (self.next_trimmed..end).filter_map(|index| self.entries.key_at(index));
-        for key in keys.collect::<Vec<_>>() {
-            let stream = &mut self.entries[key];
-            if !mem::take(&mut stream.was_used) {
+        for index in self.next_trimmed..end {
+            let key = self.entries.key_at(index);
+            if let Some(stream) = key.map(|key| &mut self.entries[key])
+                && !mem::take(&mut stream.was_used)
+            {
                 stream.core.lock().trim();
             }
         }
