@@ -1,13 +1,10 @@
 //! Encodes requests into frames, and decodes responses from frames.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
 use bytes::Bytes;
 
 use crate::call_error::CallError;
+use crate::codec::LongMessage;
 use crate::codec::{Allocate, Chunks, Codec};
-use crate::driver::response::LongResponse;
 use crate::limits::Direction;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
@@ -15,7 +12,7 @@ use crate::method::MethodSpec;
 use crate::outcome::{self, Outcome, Section, message_too_long, undecodable};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
-use crate::stream::long::{LongRead, ReceivedLong};
+use crate::stream::long::LongRead;
 
 /// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
@@ -90,41 +87,34 @@ impl EncodedRequest {
     }
 }
 
-/// Decodes a response whose message did not fit a frame. Returns also how many bytes were copied.
+/// Decodes a response whose message did not fit a frame.
 #[cold]
 pub(crate) fn decode_long<S: Codec<Res>, Res>(
     head: ResponseHead,
-    long: &LongResponse,
+    long: &LongMessage,
     method: &MethodSpec,
-) -> Result<(Response<Res>, usize), CallError> {
+) -> Result<Response<Res>, CallError> {
     let outcome = metadata_of_long(head, long, method)?;
     let decoded = S::decode_shared(&long.message, long.share_from).map_err(undecodable)?;
-    Ok((outcome.respond(decoded.message), decoded.copied_len))
+    long.count_copied(decoded.copied_len);
+    Ok(outcome.respond(decoded.message))
 }
 
 /// Returns a response like [`decode_long`], of which the message is still to be decoded, perhaps beside the
-/// poller. `copied_in` counts what is copied then.
+/// poller.
 #[cold]
 pub(crate) fn read_long<Res>(
     head: ResponseHead,
-    long: &LongResponse,
+    long: &LongMessage,
     method: &MethodSpec,
-    copied_in: &Arc<AtomicU64>,
 ) -> Result<LongRead<Res>, CallError> {
-    let message = ReceivedLong {
-        message: long.message.clone(),
-        share_from: long.share_from,
-        copied_in: Arc::clone(copied_in),
-    };
-    Ok(LongRead::new(
-        message,
-        metadata_of_long(head, long, method)?,
-    ))
+    let outcome = metadata_of_long(head, long, method)?;
+    Ok(LongRead::new(long.clone(), outcome))
 }
 
 fn metadata_of_long(
     head: ResponseHead,
-    long: &LongResponse,
+    long: &LongMessage,
     method: &MethodSpec,
 ) -> Result<Outcome<'static>, CallError> {
     check_len(long.message.len(), method)?;

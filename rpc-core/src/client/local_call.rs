@@ -9,8 +9,8 @@ use super::channel::{CalledMethod, ChannelCore};
 use super::encode::{EncodedRequest, RequestLengths, decode, read_long, write_request};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Codec;
+use crate::driver::body::BodyRef;
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
-use crate::driver::response::ResponseBody;
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
@@ -346,11 +346,8 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             self.deadline,
             cx.waker(),
             &mut |head, body| match body {
-                ResponseBody::Frame(body) => received = Some(decode::<S, Res>(head, body, spec)),
-                ResponseBody::Long(body) => {
-                    let counters = channel.poller.poller_counters();
-                    long = Some(read_long(head, body, spec, &counters.copied_in_anywhere));
-                }
+                BodyRef::Frame(body) => received = Some(decode::<S, Res>(head, body, spec)),
+                BodyRef::Long(body) => long = Some(read_long(head, body, spec)),
             },
         );
         match (polled, received, long) {

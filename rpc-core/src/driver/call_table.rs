@@ -17,11 +17,12 @@
 use std::mem;
 use std::task::Waker;
 
+use super::body::{Body, Response};
 use super::held_permit::HeldPermit;
 use super::link_streams::StreamKey;
-use super::response::{Response, ResponseFrame};
 use super::timers::TimerKey;
 use crate::call_error::CallError;
+use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, ResponseHead};
 
 /// Calls by the index in their id. `B` is the transport's receive slot.
@@ -74,17 +75,7 @@ pub(crate) enum WakeTarget {
     Stream(StreamKey),
 }
 
-/// The effect of the first frame of a long response on its call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LongOutcome {
-    Wanted,
-    /// The call was abandoned, and has ended now.
-    Abandoned,
-    /// No such call is in flight: the peer made up the id.
-    UnknownCall,
-}
-
-/// The effect of a response frame on its call.
+/// The effect of a response on its call.
 #[derive(Debug)]
 pub(crate) enum ResponseOutcome<B> {
     /// The call is complete. The caller must wake `waiting` and cancel the timer.
@@ -92,10 +83,10 @@ pub(crate) enum ResponseOutcome<B> {
         waiting: WakeTarget,
         timer: Option<TimerKey>,
     },
-    /// The call was abandoned: the caller must release the slot at once.
-    Abandoned(B),
+    /// The call was abandoned, and has ended now: the caller must release the body at once.
+    Abandoned(Body<B>),
     /// No such call is in flight: the peer made up the id.
-    UnknownCall(B),
+    UnknownCall(Body<B>),
 }
 
 /// The result of polling a call.
@@ -189,77 +180,68 @@ impl<B> CallTable<B> {
         self.entries[id.index()].timer = Some(timer);
     }
 
-    /// Handles a response frame. `id` comes from the peer and is not trusted.
+    /// Handles a response. `id` comes from the peer and is not trusted.
     #[inline(always)]
     pub(crate) fn complete(
         &mut self,
         id: CallId,
         head: ResponseHead,
-        frame: B,
+        body: Body<B>,
     ) -> ResponseOutcome<B> {
         let Some(entry) = self.entry(id) else {
-            return ResponseOutcome::UnknownCall(frame);
+            return ResponseOutcome::UnknownCall(body);
         };
-        match entry.phase {
-            Phase::InFlight => {
-                entry.phase = Phase::Responded;
-                let frame = ResponseFrame::Slot(frame);
-                entry.response = Some(Response { head, frame });
-                ResponseOutcome::Completed {
-                    waiting: mem::take(&mut entry.waiting),
-                    timer: entry.timer.take(),
-                }
+        let awaited = match body {
+            Body::Long(_) => Phase::Receiving,
+            Body::Slot(_) | Body::Copied(_) => Phase::InFlight,
+        };
+        if entry.phase == awaited {
+            entry.phase = Phase::Responded;
+            entry.response = Some(Response { head, body });
+            ResponseOutcome::Completed {
+                waiting: mem::take(&mut entry.waiting),
+                timer: entry.timer.take(),
             }
-            Phase::Abandoned => {
-                self.release(id);
-                ResponseOutcome::Abandoned(frame)
-            }
+        } else if entry.phase == Phase::Abandoned {
+            self.release(id);
+            ResponseOutcome::Abandoned(body)
+        } else {
             // A second response to the same call, or a response to a call that was never started.
-            Phase::Free | Phase::Receiving | Phase::Responded | Phase::Failed => {
-                ResponseOutcome::UnknownCall(frame)
-            }
+            ResponseOutcome::UnknownCall(body)
         }
     }
 
-    /// Handles the first frame of a long response. `id` comes from the peer and is not trusted.
-    pub(crate) fn begin_long(&mut self, id: CallId) -> LongOutcome {
-        let Some(entry) = self.entry(id) else {
-            return LongOutcome::UnknownCall;
-        };
+    /// Handles the first frame of a long response. Returns whether the call is wanted: one that was
+    /// abandoned has ended now. `id` comes from the peer and is not trusted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no such call is in flight: the peer made up the id.
+    pub(crate) fn begin_long(&mut self, id: CallId) -> Result<bool, ProtocolError> {
+        let unknown = ProtocolError::UnknownCall { call: id };
+        let entry = self.entry(id).ok_or(unknown)?;
         match entry.phase {
             Phase::InFlight if !matches!(entry.waiting, WakeTarget::Stream(_)) => {
                 entry.phase = Phase::Receiving;
-                LongOutcome::Wanted
+                Ok(true)
             }
             Phase::Abandoned => {
                 self.release(id);
-                LongOutcome::Abandoned
+                Ok(false)
             }
-            _ => LongOutcome::UnknownCall,
+            _ => Err(ProtocolError::UnknownCall { call: id }),
         }
     }
 
-    /// Completes a call whose long response has arrived, or failed. The caller must wake the target
-    /// and cancel the timer.
-    pub(crate) fn end_long(
-        &mut self,
-        id: CallId,
-        outcome: Result<Response<B>, CallError>,
-    ) -> (WakeTarget, Option<TimerKey>) {
-        let Some(entry) = self.entry(id) else {
-            return (WakeTarget::None, None);
+    /// Fails a call whose long response is not received. The caller must wake the target and cancel the
+    /// timer.
+    pub(crate) fn fail(&mut self, id: CallId, error: CallError) -> (WakeTarget, Option<TimerKey>) {
+        let entry = self.entry(id);
+        let Some(entry) = entry.filter(|entry| entry.phase == Phase::Receiving) else {
+            unreachable!("the response of {id:?} is wanted until the call has ended");
         };
-        debug_assert_eq!(entry.phase, Phase::Receiving);
-        match outcome {
-            Ok(response) => {
-                entry.phase = Phase::Responded;
-                entry.response = Some(response);
-            }
-            Err(error) => {
-                entry.phase = Phase::Failed;
-                entry.error = Some(error);
-            }
-        }
+        entry.phase = Phase::Failed;
+        entry.error = Some(error);
         (mem::take(&mut entry.waiting), entry.timer.take())
     }
 
@@ -293,12 +275,12 @@ impl<B> CallTable<B> {
         response.filter(|_| entry.id == id)
     }
 
-    /// Ends a call whose response has arrived. Returns the frame of the response.
+    /// Ends a call whose response has arrived. Returns the body of the response.
     #[inline]
-    pub(crate) fn end(&mut self, id: CallId) -> Option<ResponseFrame<B>> {
+    pub(crate) fn end(&mut self, id: CallId) -> Option<Body<B>> {
         let response = self.entry(id)?.response.take()?;
         self.release(id);
-        Some(response.frame)
+        Some(response.body)
     }
 
     /// Takes the error of a call, or its response.
@@ -426,10 +408,10 @@ impl<B> CallTable<B> {
     {
         for entry in &mut self.entries {
             if let Some(response) = &mut entry.response
-                && let ResponseFrame::Slot(frame) = &response.frame
+                && let Body::Slot(frame) = &response.body
             {
-                let copy = ResponseFrame::Copied(frame.as_ref().to_vec());
-                if let ResponseFrame::Slot(frame) = mem::replace(&mut response.frame, copy) {
+                let copy = Body::Copied(frame.as_ref().to_vec());
+                if let Body::Slot(frame) = mem::replace(&mut response.body, copy) {
                     slots(frame);
                 }
             }
@@ -465,7 +447,7 @@ impl<B> CallTable<B> {
             Phase::Responded => matches!(
                 entry.response,
                 Some(Response {
-                    frame: ResponseFrame::Slot(_),
+                    body: Body::Slot(_),
                     ..
                 })
             ),

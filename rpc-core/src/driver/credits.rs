@@ -2,10 +2,10 @@
 //! carries.
 
 use super::Driver;
+use super::body::{Body, Response};
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::links::Links;
-use super::response::{Response, ResponseFrame};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::transport::Transport;
 
@@ -77,7 +77,7 @@ impl<T: Transport> Links<T> {
     /// Discards a response that was taken from the call table.
     pub(crate) fn discard_response(&mut self, response: Response<T::RecvBuf>) {
         // A frame that was copied, or a long response, has released its slot before.
-        if let ResponseFrame::Slot(buf) = response.frame {
+        if let Body::Slot(buf) = response.body {
             self.release_response(buf);
         }
     }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::block_on_waker::BlockOnWaker;
+use super::body::BodyRef;
 use super::call_origin::CallingFuture;
 use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
-use super::response::ResponseBody;
 use super::waiters::WaiterKey;
 use crate::codec::MessageBuf;
 use crate::limits::Limits;
@@ -97,7 +97,7 @@ impl<T: Transport> Poller for Driver<T> {
         call: CallId,
         deadline: Option<Instant>,
         waker: &Waker,
-        receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
+        receive: &mut dyn FnMut(ResponseHead, BodyRef<'_>),
     ) -> PollOutcome {
         self.read_response_from(link, call, deadline, CallingFuture::new(waker), receive)
     }

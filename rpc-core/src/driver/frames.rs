@@ -1,15 +1,17 @@
 //! Frames that need nothing but the state: the responses of calls, flags, and control frames.
 
 use super::State;
+use super::body::{Body, Response};
 use super::call_table::{ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::LinkKey;
 use super::outbox::{Controlled, Missing};
-use super::response::{Response, ResponseFrame};
+use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{
     CallId, ControlEntries, ControlEntry, ControlRequest, EVICTED, Flags, FrameHeader, FrameKind,
     HEADER_LEN, ResponseHead, TransferId,
 };
+use crate::status::Status;
 use crate::transport::Transport;
 
 impl<T: Transport> State<T> {
@@ -110,11 +112,11 @@ impl<T: Transport> State<T> {
         &mut self,
         key: LinkKey,
         header: &FrameHeader,
-        buf: T::RecvBuf,
+        body: Body<T::RecvBuf>,
     ) -> WakeTarget {
         let head = ResponseHead::of(header);
         let calls = &mut self.links[key].calls;
-        match calls.complete(header.call, head, buf) {
+        match calls.complete(header.call, head, body) {
             ResponseOutcome::Completed { waiting, timer } => {
                 if let Some(timer) = timer {
                     self.links.timers.cancel(timer);
@@ -122,33 +124,44 @@ impl<T: Transport> State<T> {
                 if let WakeTarget::Stream(_) = waiting {
                     self.refuse_response(key, header.call);
                 }
-                waiting
+                return waiting;
             }
-            ResponseOutcome::Abandoned(buf) => {
-                self.links.release_response(buf);
-                WakeTarget::None
+            ResponseOutcome::Abandoned(body) => {
+                let response = Response { head, body };
+                self.links.discard_response(response);
             }
-            ResponseOutcome::UnknownCall(buf) => {
-                let call = header.call;
-                self.links
-                    .close_for_violation(key, buf, ProtocolError::UnknownCall { call });
-                WakeTarget::None
-            }
+            ResponseOutcome::UnknownCall(body) => self.refuse_body(key, header.call, body),
         }
+        WakeTarget::None
+    }
+
+    /// Fails a call whose long response this side does not receive. Returns the target to wake.
+    #[cold]
+    pub(super) fn fail_call(&mut self, key: LinkKey, call: CallId, status: Status) -> WakeTarget {
+        let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
+        let (waiting, timer) = self.links[key].calls.fail(call, error);
+        if let Some(timer) = timer {
+            self.links.timers.cancel(timer);
+        }
+        waiting
     }
 
     /// Closes the connection of a server that answered a stream as if it were a unary call.
     #[cold]
-    pub(super) fn refuse_response(&mut self, key: LinkKey, call: CallId) {
-        let calls = &mut self.links[key].calls;
-        if let TakeOutcome::Responded(Response {
-            frame: ResponseFrame::Slot(buf),
-            ..
-        }) = calls.take(call)
-        {
-            self.links
-                .close_for_violation(key, buf, ProtocolError::UnknownCall { call });
+    fn refuse_response(&mut self, key: LinkKey, call: CallId) {
+        if let TakeOutcome::Responded(response) = self.links[key].calls.take(call) {
+            self.refuse_body(key, call, response.body);
         }
+    }
+
+    /// Closes the connection of a server that answered what is no unary call in flight.
+    #[cold]
+    fn refuse_body(&mut self, key: LinkKey, call: CallId, body: Body<T::RecvBuf>) {
+        let Body::Slot(buf) = body else {
+            unreachable!("a long response is checked with its first frame");
+        };
+        let error = ProtocolError::UnknownCall { call };
+        self.links.close_for_violation(key, buf, error);
     }
 
     /// Handles the flags of a frame that few frames have. The fields of its header are passed one by one:

@@ -7,8 +7,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::block_on_waker::BlockOnWaker;
+use super::body::BodyRef;
 use super::link::LinkKey;
-use super::response::ResponseBody;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::codec::{Chunks, MessageBuf};
@@ -173,7 +173,7 @@ pub(crate) trait Poller {
         call: CallId,
         deadline: Option<Instant>,
         waker: &Waker,
-        receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
+        receive: &mut dyn FnMut(ResponseHead, BodyRef<'_>),
     ) -> PollOutcome;
     /// Tells the driver how its streams reach it on this thread.
     fn set_local_turns(&self, turns: LocalTurns);

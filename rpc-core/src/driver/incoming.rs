@@ -18,13 +18,13 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::bodies::Completed;
+use super::body::Body;
 use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
 use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
-use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
+use crate::protocol::frame::{CallId, Flags, FrameHeader};
 use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
@@ -36,20 +36,20 @@ impl<T: Transport> Driver<T> {
     #[inline(always)]
     pub(super) fn serve_received(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         let served = self.counters.received(header.selector, || self.clock.now());
-        self.serve(link, header, served, buf);
+        self.serve(link, header, served, Body::Slot(buf));
     }
 
-    /// Serves the request in `buf`, or rejects it.
+    /// Serves the request in `body`, or rejects it.
     #[inline(always)]
     pub(super) fn serve(
         &self,
         link: LinkKey,
         header: &FrameHeader,
         served: ServedCall,
-        buf: T::RecvBuf,
+        body: Body<T::RecvBuf>,
     ) {
         if header.flags.contains(Flags::STREAM) {
-            return self.serve_stream(link, header, served, buf);
+            return self.serve_stream(link, header, served, body);
         }
         let RequestParts {
             deadline,
@@ -59,14 +59,13 @@ impl<T: Transport> Driver<T> {
             peer,
         } = self.request_parts(link, header);
         let (Some(handler), true) = (handler, may_start) else {
-            return self.reject(link, header, served, is_expired, buf);
+            return self.reject(link, header, served, is_expired, body);
         };
-        // The lengths were validated when the header was parsed.
-        let (metadata, message) = buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
+        let (metadata, message) = body.split(header.metadata_len);
         let request = RawRequest {
             metadata,
             message,
-            long: None,
+            long: body.long(),
             deadline,
             stream: None,
             peer: &peer,
@@ -85,24 +84,29 @@ impl<T: Transport> Driver<T> {
         match outcome {
             Served::Encoded(len) => {
                 self.lent_task.set(Some((key, waker)));
+                let slot = body.into_slot();
                 let state = &mut *self.state.borrow_mut();
-                state.links.take_back(link);
+                if slot.is_some() {
+                    state.links.take_back(link);
+                }
                 state.responses.respond_inline(
                     &mut state.links,
                     &call,
                     len,
                     frame.frame_mut(len.total()),
                 );
-                state.links.transport.release(buf);
+                if let Some(slot) = slot {
+                    state.links.transport.release(slot);
+                }
                 self.counters.started(header.selector);
             }
             Served::Undecodable(status) => {
                 self.lent_task.set(Some((key, waker)));
-                self.release_request(link, buf);
+                self.release_request(link, body);
                 self.respond_failure(&call, status, Started::NOT);
             }
             outcome => {
-                self.release_request(link, buf);
+                self.release_request(link, body);
                 self.counters.started(header.selector);
                 self.after_first_poll(&call, &*handler, outcome, deadline, (key, waker));
             }
@@ -147,24 +151,23 @@ impl<T: Transport> Driver<T> {
         header: &FrameHeader,
         served: ServedCall,
         is_expired: bool,
-        buf: T::RecvBuf,
+        body: Body<T::RecvBuf>,
     ) {
+        self.release_request(link, body);
         let status = self.rejection(header, is_expired);
-        self.refuse(link, header, served, buf, status, Started::NOT);
+        self.refuse(link, header, served, status, Started::NOT);
     }
 
-    /// Answers a request whose handler is not started.
+    /// Answers a request whose handler is not started, and whose body was released.
     #[cold]
     pub(super) fn refuse(
         &self,
         link: LinkKey,
         header: &FrameHeader,
         served: ServedCall,
-        buf: T::RecvBuf,
         status: Status,
         started: Started,
     ) {
-        self.release_request(link, buf);
         if header.flags.contains(Flags::STREAM) {
             return self.refuse_stream(link, header, served, status, started);
         }
@@ -272,19 +275,18 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         if let Some(request) = state.run_queue.take_queued(&mut state.links, link, call) {
             drop(borrowed);
-            // The request is not decoded, and its handler never begins.
             cancels.before_start.add(1);
-            let status = Status::cancelled("the client cancelled the call; it did not run");
-            let (header, served) = (request.header, request.served);
-            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
+            self.release_request(link, request.body);
+            return self.refuse_cancelled(link, &request.header, request.served);
         }
         let receiving = &mut state.bodies.receiving;
-        let completed = receiving.cancel_request(&mut state.links, link, call);
+        if let Some((header, served)) = receiving.cancel_request(&mut state.links, link, call) {
+            drop(borrowed);
+            cancels.before_start.add(1);
+            return self.refuse_cancelled(link, &header, served);
+        }
         let stream = state.streams.stream_of(&mut state.links, link, call);
         drop(borrowed);
-        if let Some(Completed::NotStarted { call, status }) = completed {
-            return self.respond_failure(&call, status, Started::NOT);
-        }
         let status = || Status::cancelled("the client cancelled the call");
         if let Some(key) = stream {
             cancels.running.add(1);
@@ -302,6 +304,12 @@ impl<T: Transport> Driver<T> {
         }
         self.discard(&task);
         self.respond_status(&task.call, status());
+    }
+
+    /// Answers a request that its client has cancelled. It is not decoded, and its handler never begins.
+    pub(super) fn refuse_cancelled(&self, link: LinkKey, header: &FrameHeader, served: ServedCall) {
+        let status = Status::cancelled("the client cancelled the call; it did not run");
+        self.refuse(link, header, served, status, Started::NOT);
     }
 
     /// Queues the task of a handler that has been woken.
@@ -325,7 +333,10 @@ impl<T: Transport> Driver<T> {
         }
         for request in discarded {
             self.counters.dropped(request.served.method);
-            self.state.borrow_mut().links.release_slot(request.buf);
+            // Its connection has ended: the window has gone with it.
+            if let Some(slot) = request.body.into_slot() {
+                self.state.borrow_mut().links.release_slot(slot);
+            }
         }
     }
 }

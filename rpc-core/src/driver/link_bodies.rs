@@ -28,8 +28,8 @@ pub(crate) struct LinkBodies {
     pub(super) took_last_credit: bool,
     /// Those that this side receives, or about which it still owes the sender an entry.
     pub(super) incoming: BTreeMap<TransferId, IncomingKey>,
-    /// Of these, the requests and responses of unary calls that are wanted, by the number of their call.
-    /// A control frame may cancel hundreds of calls.
+    /// Of these, the requests, and the responses to unary calls, that are wanted, by the number of their
+    /// call. A control frame may cancel hundreds of calls.
     pub(super) by_call: BTreeMap<u32, IncomingKey>,
     /// The latest messages that this side has ended: it has abandoned them, or sent all of their
     /// fragments. Their receiver may have sent an entry before it knew.
@@ -53,7 +53,8 @@ pub(crate) struct LinkBodies {
 }
 
 impl LinkBodies {
-    /// Returns the message of a unary call that this side receives and wants.
+    /// Returns the request of a call, or the response to a unary call, that this side receives and
+    /// wants.
     pub(super) fn incoming_of(&self, call: CallId) -> Option<IncomingKey> {
         self.by_call.get(&call.0).copied()
     }

@@ -4,24 +4,15 @@
 use std::thread;
 
 use super::Driver;
-use super::bodies::{Completed, FirstFrame, LongMessage, Purpose};
-use super::call_table::{LongOutcome, WakeTarget};
-use super::handlers::RequestParts;
+use super::bodies::{Begun, Ended, FirstFrame, Outcome, Purpose};
+use super::body::Body;
 use super::link::LinkKey;
 use super::link_bodies::IncomingKey;
 use super::link_streams::StreamKey;
-use super::response::{LongResponse, Response, ResponseFrame};
 use super::responses::Started;
-use super::streams::Begun;
-use super::tasks::IncomingCall;
-use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{
-    CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, ResponseHead,
-};
-use crate::service::handler::{RawRequest, Served};
-use crate::stats::ServedCall;
+use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody};
 use crate::status::Status;
 use crate::transport::{FetchKey, Transport};
 
@@ -33,42 +24,45 @@ const MOST_TURNS: u32 = 20_000;
 const TURNS_WITHOUT_YIELD: u32 = 1000;
 
 impl<T: Transport> Driver<T> {
-    /// Handles a frame of a long message, whose header has been checked and accounted.
+    /// Handles a frame of a long message, whose header has been checked and accounted. Returns true if a
+    /// request is complete, and waits for its turn.
     #[cold]
     #[inline(never)]
-    pub(super) fn receive_long(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
+    pub(super) fn receive_long(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) -> bool {
         self.block_on_waker.note_long();
-        let frame = buf.as_ref();
-        let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
-        let is_stream = header.flags.contains(Flags::STREAM);
-        let is_response = header.kind == FrameKind::LongResponse && !is_stream;
-        let handled = match header.kind {
+        let frame = &buf.as_ref()[HEADER_LEN..];
+        let (metadata, body) = frame.split_at(header.metadata_len.into());
+        let is_response = is_unary_response(header);
+        let received = match header.kind {
             FrameKind::Continuation => {
                 let state = &mut *self.state.borrow_mut();
                 let receiving = &mut state.bodies.receiving;
                 receiving.receive_continuation(&mut state.links, link, header, body)
             }
-            _ => LongBody::parse(header.kind, body)
+            kind => LongBody::parse(kind, body)
                 .map_err(ProtocolError::from)
                 .and_then(|body| {
-                    let first = FirstFrame {
+                    self.receive_first(&FirstFrame {
                         link,
                         header,
                         metadata,
                         body,
-                    };
-                    match header.kind {
-                        FrameKind::LongRequest if !is_stream => self.receive_long_request(&first),
-                        FrameKind::LongResponse if !is_stream => self.receive_long_response(&first),
-                        _ => self.receive_long_of_stream(&first),
-                    }
+                    })
                 }),
         };
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let completed = match handled {
-            Ok(completed) => completed,
-            Err(error) => return state.links.close_for_violation(link, buf, error),
+        let ended = match received {
+            Ok(ended) => ended,
+            Err(error) => {
+                state.links.close_for_violation(link, buf, error);
+                return false;
+            }
         };
         if is_response {
             // The receive that the request has promised was given back when the call was found.
@@ -85,125 +79,35 @@ impl<T: Transport> Driver<T> {
             state.links.owe(link);
         }
         drop(borrowed);
-        if let Some(completed) = completed {
-            self.conclude(completed);
-        }
+        self.wake_collected();
+        ended.is_some_and(|ended| self.conclude(ended))
     }
 
-    fn receive_long_request(
-        &self,
-        first: &FirstFrame<'_>,
-    ) -> Result<Option<Completed>, ProtocolError> {
-        let (link, header, body) = (first.link, first.header, &first.body);
-        let served = self.counters.received(header.selector, || self.clock.now());
-        let parts = self.request_parts(link, header);
-        let spec = self.methods.borrow().spec(header.selector);
-        let of_method = spec.and_then(|spec| spec.max_request_len);
-        let is_rejected = parts.is_expired || parts.handler.is_none();
-        let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
-        let limit = MessageLimit::of_receiver(links.transport.limits()).and_method(of_method);
-        let refusal = rejection.or_else(|| too_long(body.len, limit, Direction::Request));
-        let purpose = match refusal {
-            None => Purpose::Request(served),
-            Some(_) => Purpose::Nobody,
-        };
-        let begun = receiving.begin_incoming(links, first, purpose, parts.deadline);
-        // No message has begun, so the end of the connection does not count the call.
-        let key = begun.inspect_err(|_| self.counters.dropped(served.method))?;
-        let refusal = refusal.or_else(|| receiving.admit_incoming(links, key));
-        if refusal.is_some() {
-            receiving.stop_incoming(links, key);
-        }
-        let taken = receiving.take_piece(links, key, body.form, body.piece);
-        let Some(status) = refusal else {
-            return taken.map(|()| receiving.complete(links, key));
-        };
-        // The message is nobody's, so the end of the connection does not count the call.
-        taken.inspect_err(|_| self.counters.dropped(served.method))?;
-        let (call, stream) = (header.call, None);
-        let call = IncomingCall {
-            link,
-            call,
-            served,
-            stream,
-        };
-        Ok(Some(Completed::NotStarted { call, status }))
-    }
-
-    fn receive_long_response(
-        &self,
-        first: &FirstFrame<'_>,
-    ) -> Result<Option<Completed>, ProtocolError> {
-        let (link, call, body) = (first.link, first.header.call, &first.body);
-        let state = &mut *self.state.borrow_mut();
-        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
-        let outcome = links[link].calls.begin_long(call);
-        let purpose = match outcome {
-            LongOutcome::Wanted => Purpose::Response(call),
-            LongOutcome::Abandoned => Purpose::Nobody,
-            LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
-        };
-        // The end of the connection does not give this receive back, whatever follows.
-        links.budget.release(1);
-        let key = receiving.begin_incoming(links, first, purpose, None)?;
-        if first.header.flags.contains(Flags::SPENT) {
-            links.open_window_for_next(link);
-        }
-        let limit = MessageLimit::of_receiver(links.transport.limits());
-        let is_wanted = outcome == LongOutcome::Wanted;
-        let refusal = match is_wanted {
-            true => too_long(body.len, limit, Direction::Response)
-                .or_else(|| receiving.admit_incoming(links, key)),
-            false => None,
-        };
-        if refusal.is_some() || !is_wanted {
-            receiving.stop_incoming(links, key);
-        }
-        receiving.take_piece(links, key, body.form, body.piece)?;
-        Ok(match refusal {
-            Some(status) => Some(Completed::Refused { link, call, status }),
-            None => receiving.complete(links, key),
-        })
-    }
-
-    /// Handles the first frame of a long message of a stream.
-    fn receive_long_of_stream(
-        &self,
-        first: &FirstFrame<'_>,
-    ) -> Result<Option<Completed>, ProtocolError> {
-        let header = first.header;
-        let begun = match header.kind {
-            FrameKind::LongRequest => self.receive_long_opening(first)?,
+    /// Handles the first frame of a long message. Returns the outcome of the message if there is one
+    /// already.
+    fn receive_first(&self, first: &FirstFrame<'_>) -> Result<Option<Ended>, ProtocolError> {
+        let begun = match first.header.kind {
+            FrameKind::Request => self.begin_long_request(first)?,
+            FrameKind::Response if is_unary_response(first.header) => {
+                self.begin_long_response(first)?
+            }
             kind => {
                 let state = &mut *self.state.borrow_mut();
                 let (links, bodies) = (&mut state.links, &mut state.bodies);
+                let streams = &mut state.streams;
                 match kind {
-                    FrameKind::LongResponse => {
-                        state.streams.receive_long_answer(links, bodies, first)?
-                    }
-                    _ => state.streams.receive_long_message(links, bodies, first)?,
+                    FrameKind::Response => streams.begin_long_answer(links, bodies, first)?,
+                    _ => streams.begin_long_message(links, &mut bodies.receiving, first)?,
                 }
             }
         };
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
-        let (key, body) = (begun.incoming, &first.body);
-        receiving.take_piece(links, key, body.form, body.piece)?;
-        let completed = receiving.complete(links, key);
-        drop(borrowed);
-        if let Some((key, status)) = begun.refusal {
-            self.fail_receiving(key, status);
-        }
-        self.wake_collected();
-        Ok(completed)
+        let state = &mut *self.state.borrow_mut();
+        let receiving = &mut state.bodies.receiving;
+        receiving.take_first_piece(&mut state.links, begun, &first.body)
     }
 
-    /// Adds the stream that a long request opens.
-    fn receive_long_opening(&self, first: &FirstFrame<'_>) -> Result<Begun, ProtocolError> {
+    /// Begins a long request.
+    fn begin_long_request(&self, first: &FirstFrame<'_>) -> Result<Begun, ProtocolError> {
         let (link, header) = (first.link, first.header);
         let served = self.counters.received(header.selector, || self.clock.now());
         let parts = self.request_parts(link, header);
@@ -211,60 +115,90 @@ impl<T: Transport> Driver<T> {
         let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
         let spec = self.methods.borrow().spec(header.selector);
         let state = &mut *self.state.borrow_mut();
-        let (links, bodies) = (&mut state.links, &mut state.bodies);
-        let accepted = state.streams.accept(links, link, header, spec);
-        let key = accepted.inspect_err(|_| self.counters.dropped(served.method))?;
-        state.streams.set_served(key, served);
-        let (streams, deadline) = (&mut state.streams, parts.deadline);
-        streams.receive_long_opening(key, links, bodies, first, deadline, rejection)
+        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
+        let accepted = match header.flags.contains(Flags::STREAM) {
+            true => state.streams.accept(links, link, header, spec).map(drop),
+            false => Ok(()),
+        };
+        let (purpose, deadline) = (Purpose::Request(served), parts.deadline);
+        let begun =
+            accepted.and_then(|()| receiving.begin_incoming(links, first, purpose, deadline));
+        // No message has begun, so the end of the connection does not count the call.
+        let key = begun.inspect_err(|_| self.counters.dropped(served.method))?;
+        let of_method = spec.and_then(|spec| spec.max_request_len);
+        let limit = MessageLimit::of_receiver(links.transport.limits()).and_method(of_method);
+        let refusal = rejection
+            .or_else(|| too_long(first.body.len, limit, Direction::Request))
+            .or_else(|| receiving.admit_incoming(links, key));
+        Ok(Begun { key, refusal })
     }
 
-    /// Delivers an outcome. Runs the application's code, so nothing may be borrowed.
-    pub(super) fn conclude(&self, completed: Completed) {
-        match completed {
-            Completed::Message {
-                link,
-                key,
-                purpose,
-                message,
-            } => match purpose {
-                Purpose::Request(served) => self.serve_long(link, served, message),
-                Purpose::Response(call) => self.end_long_call(link, call, Ok(message)),
-                Purpose::Stream(stream) => {
-                    self.complete_long_of_stream(stream, key, link, message);
-                }
-                Purpose::Nobody => {}
-            },
-            Completed::Abandoned { key, stream } => self.cut_long_of_stream(stream, key),
-            Completed::StreamRefused { stream, status } => self.fail_receiving(stream, status),
-            Completed::Refused { link, call, status } => {
-                let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
-                self.end_long_call(link, call, Err(error));
-            }
-            Completed::NotStarted { call, status } => {
-                self.respond_failure(&call, status, Started::NOT);
-            }
+    /// Begins the long response to a unary call of this side.
+    fn begin_long_response(&self, first: &FirstFrame<'_>) -> Result<Begun, ProtocolError> {
+        let (link, header) = (first.link, first.header);
+        let state = &mut *self.state.borrow_mut();
+        let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
+        let is_wanted = links[link].calls.begin_long(header.call)?;
+        // The end of the connection does not give this receive back, whatever follows.
+        links.budget.release(1);
+        if header.flags.contains(Flags::SPENT) {
+            links.open_window_for_next(link);
         }
+        if !is_wanted {
+            return receiving.begin_unwanted(links, first);
+        }
+        let key = receiving.begin_incoming(links, first, Purpose::Response, None)?;
+        let limit = MessageLimit::of_receiver(links.transport.limits());
+        let refusal = too_long(first.body.len, limit, Direction::Response)
+            .or_else(|| receiving.admit_incoming(links, key));
+        Ok(Begun { key, refusal })
     }
 
-    /// Delivers a long message of a stream, which is complete.
-    fn complete_long_of_stream(
-        &self,
-        stream: StreamKey,
-        key: IncomingKey,
-        link: LinkKey,
-        long: LongMessage,
-    ) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let (links, bodies) = (&mut state.links, &mut state.bodies);
-        let streams = &mut state.streams;
-        let request = streams.complete_long(stream, links, bodies, key, long);
-        drop(borrowed);
-        if let Some(request) = request {
-            self.serve_long_stream(stream, link, request);
+    /// Gives a long message that has ended to its call or stream, as the frame of a short one is given. Runs
+    /// the application's code, so nothing may be borrowed. Returns true if a request waits for its turn.
+    pub(super) fn conclude(&self, ended: Ended) -> bool {
+        let (link, header) = (ended.link, &ended.header);
+        match (ended.purpose, ended.outcome) {
+            (Purpose::Request(served), Outcome::Complete(message)) => {
+                self.queue_request(link, *header, served, Body::Long(message));
+                return true;
+            }
+            (Purpose::Request(served), Outcome::Refused(status)) => {
+                self.refuse(link, header, served, status, Started::NOT);
+            }
+            (Purpose::Request(served), Outcome::Abandoned) => {
+                self.counters.cancels.before_start.add(1);
+                self.refuse_cancelled(link, header, served);
+            }
+            (Purpose::Response, outcome) => {
+                let mut state = self.state.borrow_mut();
+                let caller = match outcome {
+                    Outcome::Complete(message) => {
+                        state.complete_call(link, header, Body::Long(message))
+                    }
+                    Outcome::Refused(status) => state.fail_call(link, header.call, status),
+                    Outcome::Abandoned => unreachable!("a response that is wanted is not given up"),
+                };
+                self.wake_caller(state, caller);
+            }
+            (Purpose::Stream(stream), Outcome::Complete(message)) => {
+                let mut borrowed = self.state.borrow_mut();
+                let state = &mut *borrowed;
+                let (links, bodies) = (&mut state.links, &mut state.bodies);
+                let (streams, arrival) = (&mut state.streams, (ended.key, header));
+                streams.complete_long(stream, links, bodies, arrival, message);
+                drop(borrowed);
+                self.wake_collected();
+            }
+            (Purpose::Stream(stream), Outcome::Refused(status)) => {
+                self.fail_receiving(stream, status);
+            }
+            (Purpose::Stream(stream), Outcome::Abandoned) => {
+                self.cut_long_of_stream(stream, ended.key);
+            }
+            (Purpose::Nobody, _) => unreachable!("nobody waits for the end of the message"),
         }
-        self.wake_collected();
+        false
     }
 
     /// Handles a long message of a stream whose sender sends no more of it.
@@ -281,87 +215,6 @@ impl<T: Transport> Driver<T> {
             self.fail_receiving(stream, status);
         }
         self.wake_collected();
-    }
-
-    /// Ends a call of this side whose long response has arrived or failed, and wakes its waiter.
-    fn end_long_call(&self, link: LinkKey, call: CallId, outcome: Result<LongMessage, CallError>) {
-        let response = outcome.map(|long| Response {
-            head: ResponseHead::of(&long.header),
-            frame: ResponseFrame::Long(Box::new(LongResponse {
-                metadata: long.metadata,
-                message: long.message,
-                share_from: long.share_from,
-            })),
-        });
-        let mut state = self.state.borrow_mut();
-        let (waiting, timer) = state.links[link].calls.end_long(call, response);
-        if let Some(timer) = timer {
-            state.links.timers.cancel(timer);
-        }
-        match waiting {
-            WakeTarget::BlockOn => self.block_on_waker.wake(),
-            WakeTarget::Permit(permit) => state.links.settled.push(permit),
-            WakeTarget::None | WakeTarget::Stream(_) => {}
-            WakeTarget::Task(waker) => {
-                drop(state);
-                waker.wake();
-            }
-        }
-    }
-
-    /// Serves a long request that has arrived in full, or rejects it.
-    #[cold]
-    fn serve_long(&self, link: LinkKey, served: ServedCall, message: LongMessage) {
-        let header = &message.header;
-        let RequestParts {
-            deadline,
-            is_expired,
-            handler,
-            may_start,
-            peer,
-        } = self.request_parts(link, header);
-        let call = IncomingCall {
-            link,
-            call: header.call,
-            served,
-            stream: None,
-        };
-        let Some(handler) = handler.filter(|_| may_start) else {
-            let status = self.rejection(header, is_expired);
-            return self.respond_failure(&call, status, Started::NOT);
-        };
-        let long = message.received(&self.counters);
-        let request = RawRequest {
-            metadata: &message.metadata,
-            message: &long.message,
-            long: Some(&long),
-            deadline,
-            stream: None,
-            peer: &peer,
-        };
-        let (key, waker) = self.lend_task();
-        let mut frame = self.inline_frame.take();
-        let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
-            handler.serve(request, cx, out)
-        });
-        // The handler has its own slices of it.
-        drop((long, message.message));
-        match outcome {
-            Served::Undecodable(status) => {
-                self.lent_task.set(Some((key, waker)));
-                self.respond_failure(&call, status, Started::NOT);
-            }
-            Served::Encoded(_) => {
-                self.lent_task.set(Some((key, waker)));
-                self.counters.started(served.method);
-                self.respond(&call, &*handler, outcome, frame.bytes_mut());
-            }
-            outcome => {
-                self.counters.started(served.method);
-                self.after_first_poll(&call, &*handler, outcome, deadline, (key, waker));
-            }
-        }
-        self.inline_frame.put_back(frame);
     }
 
     /// Takes turns until each sender knows that its message was received. Messages that are still
@@ -387,32 +240,41 @@ impl<T: Transport> Driver<T> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         state.links.open_windows();
-        let is_woken = self.block_on_waker.is_woken();
-        let advanced = state.bodies.advance(&mut state.links, is_woken);
-        for sent in advanced.sent {
-            state.streams.message_sent(sent);
+        let sending = &mut state.bodies.sending;
+        if !sending.yields(self.block_on_waker.is_woken()) {
+            for sent in sending.send_pieces(&mut state.links) {
+                state.streams.message_sent(sent);
+            }
         }
         drop(borrowed);
-        for completed in advanced.completed {
-            self.conclude(completed);
+        loop {
+            let mut borrowed = self.state.borrow_mut();
+            let state = &mut *borrowed;
+            let refused = state.bodies.receiving.admit_waiting(&mut state.links);
+            drop(borrowed);
+            let Some(ended) = refused else { break };
+            self.conclude(ended);
         }
         self.drop_spent();
     }
 
-    /// Handles the arrival of a segment.
+    /// Handles the arrival of a segment. Returns true if a request is complete, and waits for its turn.
     #[cold]
     #[inline(never)]
-    pub(super) fn fetched(&self, fetch: FetchKey, len: u32) {
+    pub(super) fn fetched(&self, fetch: FetchKey, len: u32) -> bool {
         self.block_on_waker.note_long();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let receiving = &mut state.bodies.receiving;
-        let completed = receiving.fetched(&mut state.links, fetch, len);
+        let ended = receiving.fetched(&mut state.links, fetch, len);
         drop(borrowed);
-        if let Some(completed) = completed {
-            self.conclude(completed);
-        }
+        ended.is_some_and(|ended| self.conclude(ended))
     }
+}
+
+/// Returns true if a frame is the response to a unary call. Its receive was promised with the request.
+fn is_unary_response(header: &FrameHeader) -> bool {
+    header.kind == FrameKind::Response && !header.flags.contains(Flags::STREAM)
 }
 
 /// Returns the status of a call whose message is longer than this side receives.

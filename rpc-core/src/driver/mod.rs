@@ -6,6 +6,7 @@
 pub(crate) mod age;
 pub(crate) mod block_on_waker;
 mod bodies;
+pub(crate) mod body;
 pub(crate) mod call_origin;
 pub(crate) mod call_table;
 mod connect;
@@ -32,7 +33,6 @@ mod ready;
 mod request_permit;
 mod request_queue;
 mod respond;
-pub(crate) mod response;
 mod responses;
 mod resume;
 mod room;

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Driver;
+use super::body::{Body, BodyRef, Response};
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::TakeOutcome;
 use super::handle::{BeginOutcome, PollOutcome, RequestHead, StreamRequest};
 use super::link::{Link, LinkKey};
 use super::request_permit::LongRequest;
-use super::response::{Response, ResponseBody, ResponseFrame};
 use super::streams::StreamCapacity;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
@@ -175,7 +175,7 @@ impl<T: Transport> Driver<T> {
         if let Some((head, from)) = entry.calls.short_response(call, body.len()) {
             let len = from.len();
             body[..len].copy_from_slice(from);
-            if let Some(ResponseFrame::Slot(buf)) = entry.calls.end(call) {
+            if let Some(Body::Slot(buf)) = entry.calls.end(call) {
                 state.links.release_response(buf);
             }
             return PollOutcome::Received { head, len };
@@ -196,7 +196,7 @@ impl<T: Transport> Driver<T> {
         call: CallId,
         deadline: Option<Instant>,
         origin: impl CallOrigin,
-        receive: impl FnOnce(ResponseHead, ResponseBody<'_>),
+        receive: impl FnOnce(ResponseHead, BodyRef<'_>),
     ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.table.get_mut(link) else {
@@ -204,7 +204,7 @@ impl<T: Transport> Driver<T> {
         };
         let taken = entry.calls.take(call);
         if let TakeOutcome::Responded(response) = &taken
-            && let ResponseFrame::Slot(_) = response.frame
+            && let Body::Slot(_) = response.body
         {
             state.links.lend_receive();
         }
@@ -342,14 +342,14 @@ struct TakenResponse<'a, T: Transport> {
 
 impl<T: Transport> TakenResponse<'_, T> {
     #[inline]
-    fn read(self, receive: impl FnOnce(ResponseHead, ResponseBody<'_>)) -> PollOutcome {
+    fn read(self, receive: impl FnOnce(ResponseHead, BodyRef<'_>)) -> PollOutcome {
         let Some(response) = &self.response else {
             return PollOutcome::Pending;
         };
-        let (head, body) = (response.head, response.body());
+        let (head, body) = (response.head, response.body.as_ref());
         let len = match body {
-            ResponseBody::Frame(body) => body.len(),
-            ResponseBody::Long(long) => long.metadata.len() + long.message.len(),
+            BodyRef::Frame(body) => body.len(),
+            BodyRef::Long(long) => long.metadata.len() + long.message.len(),
         };
         receive(head, body);
         PollOutcome::Received { head, len }
@@ -360,7 +360,7 @@ impl<T: Transport> Drop for TakenResponse<'_, T> {
     fn drop(&mut self) {
         if let Some(response) = self.response.take() {
             let links = &mut self.driver.state.borrow_mut().links;
-            if let ResponseFrame::Slot(_) = response.frame {
+            if let Body::Slot(_) = response.body {
                 links.take_receive_back();
             }
             links.discard_response(response);

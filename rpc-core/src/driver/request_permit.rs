@@ -194,8 +194,7 @@ impl<T: Transport> Links<T> {
         self.admit(key, request, now, is_turn)?.hold();
         let time_us = self.on_peers_clock(key, request.deadline);
         let begin = |link: &mut Link<_>| {
-            let kind = FrameKind::LongRequest;
-            let header = link.begin_call(kind, request, time_us, wake)?;
+            let header = link.begin_call(request, time_us, wake)?;
             Some((header, TransferOwner::Request(header.call)))
         };
         let sent = sending.send_long(self, key, Class::Request, metadata, message, begin);
@@ -357,13 +356,13 @@ impl<B> Link<B> {
     #[inline(always)]
     pub(super) fn begin_call(
         &mut self,
-        kind: FrameKind,
         request: &RequestHead,
         time_us: u32,
         wake: &mut WakeTarget,
     ) -> Option<FrameHeader> {
         let call = self.calls.begin(wake)?;
-        let mut header = self.connection.next_header(kind, call, request.method);
+        let (kind, method) = (FrameKind::Request, request.method);
+        let mut header = self.connection.next_header(kind, call, method);
         // Longer metadata was rejected.
         header.metadata_len = request.metadata_len as u16;
         header.time_us = time_us;
@@ -382,7 +381,7 @@ fn begin<B>(
     wake: &mut WakeTarget,
     frame: &mut [u8],
 ) -> Option<CallId> {
-    let header = link.begin_call(FrameKind::Request, request, time_us, wake)?;
+    let header = link.begin_call(request, time_us, wake)?;
     if let Some(deadline) = request.deadline {
         let timer = timers.insert(deadline, TimerTarget::Call(key, header.call));
         link.calls.set_timer(header.call, timer);

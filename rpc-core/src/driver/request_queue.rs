@@ -34,6 +34,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::body::Body;
 use crate::clock::Clock;
 use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::ServedCall;
@@ -60,8 +61,7 @@ const MOST_REFUSALS: u32 = 16;
 pub(super) struct QueuedRequest<B> {
     pub(super) header: FrameHeader,
     pub(super) served: ServedCall,
-    /// The frame, in its receive slot.
-    pub(super) buf: B,
+    pub(super) body: Body<B>,
     /// The time before the latest look that did not find the request; `None` if the first look of a
     /// busy stretch found it.
     pub(super) since: Option<Instant>,

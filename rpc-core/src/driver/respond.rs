@@ -4,6 +4,7 @@
 
 use super::Driver;
 use super::bodies::TransferOwner;
+use super::body::Body;
 use super::link::{Link, LinkKey};
 use super::outbox::{Class, Missing, Permit};
 use super::responses::{Blocked, BlockedResponse, Started, rare_flags};
@@ -152,10 +153,13 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Releases the slot of a request, and records its credit as owed.
-    pub(super) fn release_request(&self, link: LinkKey, buf: T::RecvBuf) {
-        let state = &mut *self.state.borrow_mut();
-        state.links.transport.release(buf);
-        state.links.take_back(link);
+    pub(super) fn release_request(&self, link: LinkKey, body: Body<T::RecvBuf>) {
+        // The receives of a long message were given back with its frames.
+        if let Some(buf) = body.into_slot() {
+            let state = &mut *self.state.borrow_mut();
+            state.links.transport.release(buf);
+            state.links.take_back(link);
+        }
     }
 
     /// Sends a response whose message does not fit a frame, if the client receives such messages.
@@ -203,7 +207,7 @@ impl<T: Transport> Driver<T> {
         let (on, code, flags) = (call.link, Code::Ok.number(), rare_flags(call, len));
         let EncodedResponse { metadata, message } = &mut *encoded;
         let begin = |link: &mut Link<_>| {
-            let (kind, connection) = (FrameKind::LongResponse, &mut link.connection);
+            let (kind, connection) = (FrameKind::Response, &mut link.connection);
             let header = connection.next_header_with(kind, flags, call.call, code);
             // Before the client can have the response.
             self.counters.responded(call.served, code);

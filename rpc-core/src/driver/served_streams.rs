@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::Driver;
-use super::bodies::LongMessage;
+use super::body::Body;
 use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
@@ -53,14 +53,14 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Serves the request in `buf`, which opens a stream, or rejects it.
+    /// Serves the request in `body`, which opens a stream, or rejects it.
     #[inline(never)]
     pub(super) fn serve_stream(
         &self,
         link: LinkKey,
         header: &FrameHeader,
         served: ServedCall,
-        buf: T::RecvBuf,
+        body: Body<T::RecvBuf>,
     ) {
         let parts = self.request_parts(link, header);
         let mut borrowed = self.state.borrow_mut();
@@ -73,14 +73,14 @@ impl<T: Transport> Driver<T> {
         let core = state.streams.set_served(key, served);
         drop(borrowed);
         let Some(handler) = handler_of(&parts) else {
-            self.release_request(link, buf);
+            self.release_request(link, body);
             return self.reject_stream(key, header, &parts);
         };
-        let (metadata, message) = buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
+        let (metadata, message) = body.split(header.metadata_len);
         let request = RawRequest {
             metadata,
             message,
-            long: None,
+            long: body.long(),
             deadline: parts.deadline,
             stream: Some(&core),
             peer: &parts.peer,
@@ -89,42 +89,7 @@ impl<T: Transport> Driver<T> {
         let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
-        self.release_request(link, buf);
-        let frame_bytes = frame.bytes_mut();
-        self.after_begin(key, served, parts.deadline, task, outcome, frame_bytes);
-        self.inline_frame.put_back(frame);
-    }
-
-    /// Serves a long request that has arrived in full and that opens a stream, or rejects it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn serve_long_stream(&self, key: StreamKey, link: LinkKey, long: LongMessage) {
-        let header = &long.header;
-        let parts = self.request_parts(link, header);
-        let call = self.state.borrow_mut().streams.served_of(key);
-        let Some(call) = call else {
-            unreachable!("the request was counted with its first frame");
-        };
-        let served = call.served;
-        let core = self.state.borrow_mut().streams.set_served(key, served);
-        let Some(handler) = handler_of(&parts) else {
-            return self.reject_stream(key, header, &parts);
-        };
-        let message = long.received(&self.counters);
-        let request = RawRequest {
-            metadata: &long.metadata,
-            message: &message.message,
-            long: Some(&message),
-            deadline: parts.deadline,
-            stream: Some(&core),
-            peer: &parts.peer,
-        };
-        let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
-        let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
-            handler.serve(request, cx, out)
-        });
-        // The handler has its own slices of it.
-        drop((message, long.message));
+        self.release_request(link, body);
         let frame_bytes = frame.bytes_mut();
         self.after_begin(key, served, parts.deadline, task, outcome, frame_bytes);
         self.inline_frame.put_back(frame);
@@ -294,7 +259,7 @@ impl<T: Transport> Driver<T> {
         let queued = state.run_queue.take_queued(&mut state.links, link, call);
         drop(borrowed);
         if let Some(request) = queued {
-            self.release_request(link, request.buf);
+            self.release_request(link, request.body);
             let (header, served) = (request.header, request.served);
             return self.refuse_stream(link, &header, served, status, Started::NOT);
         }

@@ -14,9 +14,10 @@
 //! 7. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
 //!    carried, and deadlines.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefMut};
 use std::time::Instant;
 
+use super::body::Body;
 use super::call_table::WakeTarget;
 use super::link::LinkKey;
 #[cfg(doc)]
@@ -28,12 +29,15 @@ use super::tasks::TaskKey;
 use super::visits::CALLS_PER_TURN;
 use super::{Driver, State};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind};
-use crate::stats::TURNS_PER_GAUGE_UPDATE;
+use crate::stats::{ServedCall, TURNS_PER_GAUGE_UPDATE};
 use crate::stream::wakers::wake_all;
 use crate::transport::{CloseReason, ConnectionId, Event, RoomMade, RoomWanted, Transport};
 
 /// The flags after which the link may have a control frame to send.
 const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
+
+/// The flags of the frames that few calls have.
+const RARE_CALLS: Flags = Flags::STREAM.with(Flags::LONG);
 
 /// Events that a poller takes before it visits the next connection.
 const EVENTS_PER_LOOK: u32 = 64;
@@ -50,6 +54,8 @@ pub(super) enum Arrival<B> {
     Handled,
     /// A request whose header has been validated and accounted, in its receive slot.
     Request(LinkKey, FrameHeader, B),
+    /// A request whose long message is complete waits for its turn.
+    Queued,
     /// The handler that waited for a message of its stream.
     Reader(LinkKey, TaskKey),
 }
@@ -135,6 +141,7 @@ impl<T: Transport> Driver<T> {
         } else if let Some(event) = first {
             match self.handle(event) {
                 Arrival::Handled => {}
+                Arrival::Queued => self.serve_in_turn(None),
                 Arrival::Request(link, header, buf) => self.serve_received(link, &header, buf),
                 Arrival::Reader(_, task) => self.resume_reader(task),
             }
@@ -171,7 +178,10 @@ impl<T: Transport> Driver<T> {
                 connection,
                 admitted,
             } => self.state.borrow_mut().links.accept(connection, *admitted),
-            Event::Fetched { fetch, len, .. } => self.fetched(fetch, len),
+            Event::Fetched { fetch, len, .. } if self.fetched(fetch, len) => {
+                return Arrival::Queued;
+            }
+            Event::Fetched { .. } => {}
             Event::FetchCancelled { fetch, .. } => {
                 let state = &mut *self.state.borrow_mut();
                 let receiving = &mut state.bodies.receiving;
@@ -207,23 +217,15 @@ impl<T: Transport> Driver<T> {
         if header.flags.intersects(RARE_FLAGS) {
             state.handle_rare_flags(key, header.flags, header.kind, header.selector);
         }
-        let is_stream = header.flags.contains(Flags::STREAM);
+        let is_rare = header.flags.intersects(RARE_CALLS);
         match header.kind {
-            FrameKind::Request if !is_stream => Arrival::Request(key, header, buf),
-            FrameKind::Response if !is_stream => {
-                let wake = state.complete_call(key, &header, buf);
-                match wake {
-                    WakeTarget::BlockOn => self.block_on_waker.wake(),
-                    WakeTarget::Permit(permit) => state.links.settled.push(permit),
-                    WakeTarget::None | WakeTarget::Stream(_) => {}
-                    WakeTarget::Task(waker) => {
-                        drop(borrowed);
-                        waker.wake();
-                    }
-                }
+            FrameKind::Request if !is_rare => Arrival::Request(key, header, buf),
+            FrameKind::Response if !is_rare => {
+                let caller = state.complete_call(key, &header, Body::Slot(buf));
+                self.wake_caller(borrowed, caller);
                 Arrival::Handled
             }
-            FrameKind::Message => {
+            FrameKind::Message if !is_rare => {
                 // The block ends the borrow of the tasks: a waker that is called may want them.
                 let reader = {
                     let own = OwnFutures {
@@ -239,24 +241,41 @@ impl<T: Transport> Driver<T> {
             }
             _ => {
                 drop(borrowed);
-                match self.receive_rare_frame(key, header, buf) {
-                    Some(buf) => Arrival::Request(key, header, buf),
-                    None => Arrival::Handled,
-                }
+                self.receive_rare_frame(key, header, buf)
             }
         }
     }
 
-    /// Routes the frames that unary calls seldom or never have, except messages. Returns the frame of a
-    /// request that opens a stream.
+    /// Wakes the caller of a call that has ended.
+    #[inline(always)]
+    pub(super) fn wake_caller(&self, mut state: RefMut<'_, State<T>>, caller: WakeTarget) {
+        match caller {
+            WakeTarget::BlockOn => self.block_on_waker.wake(),
+            WakeTarget::Permit(permit) => state.links.settled.push(permit),
+            WakeTarget::None | WakeTarget::Stream(_) => {}
+            WakeTarget::Task(waker) => {
+                drop(state);
+                waker.wake();
+            }
+        }
+    }
+
+    /// Routes the frames that unary calls seldom or never have, except messages that fit a frame. Returns
+    /// what they leave to do.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
         key: LinkKey,
         header: FrameHeader,
         buf: T::RecvBuf,
-    ) -> Option<T::RecvBuf> {
+    ) -> Arrival<T::RecvBuf> {
         self.ready.enter();
+        if header.flags.contains(Flags::LONG) || header.kind == FrameKind::Continuation {
+            return match self.receive_long(key, &header, buf) {
+                true => Arrival::Queued,
+                false => Arrival::Handled,
+            };
+        }
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         match header.kind {
@@ -264,7 +283,7 @@ impl<T: Transport> Driver<T> {
                 let spec = self.methods.borrow().spec(header.selector);
                 let accepted = state.streams.accept(&mut state.links, key, &header, spec);
                 match accepted {
-                    Ok(_) => return Some(buf),
+                    Ok(_) => return Arrival::Request(key, header, buf),
                     Err(error) => state.links.close_for_violation(key, buf, error),
                 }
             }
@@ -282,16 +301,11 @@ impl<T: Transport> Driver<T> {
                 }
             }
             FrameKind::Acknowledgement => state.links.release_slot(buf),
-            FrameKind::Message => unreachable!("`receive` has handled messages"),
-            FrameKind::LongRequest
-            | FrameKind::LongResponse
-            | FrameKind::LongMessage
-            | FrameKind::Continuation => {
-                drop(borrowed);
-                self.receive_long(key, &header, buf);
+            FrameKind::Message | FrameKind::Continuation => {
+                unreachable!("messages that fit a frame, and long ones, are handled before")
             }
         }
-        None
+        Arrival::Handled
     }
 
     /// Wakes the reader of messages that have arrived on a link. A handler is left to the caller.
@@ -403,25 +417,34 @@ impl<T: Transport> Driver<T> {
     #[inline(always)]
     pub(super) fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
         match self.handle(event) {
-            Arrival::Handled => {}
+            Arrival::Handled | Arrival::Queued => {}
             Arrival::Request(link, header, buf) => {
                 let served = self.counters.received(header.selector, || self.clock.now());
-                let since = self.looked_at.get();
-                let mut borrowed = self.state.borrow_mut();
-                let state = &mut *borrowed;
-                state.run_queue.queue_request(
-                    &mut state.links,
-                    link,
-                    QueuedRequest {
-                        header,
-                        served,
-                        buf,
-                        since,
-                    },
-                );
+                self.queue_request(link, header, served, Body::Slot(buf));
             }
             Arrival::Reader(link, task) => self.queue_woken(link, task.0),
         }
+    }
+
+    /// Queues a request, all of which has arrived.
+    #[inline(always)]
+    pub(super) fn queue_request(
+        &self,
+        link: LinkKey,
+        header: FrameHeader,
+        served: ServedCall,
+        body: Body<T::RecvBuf>,
+    ) {
+        let since = self.looked_at.get();
+        let state = &mut *self.state.borrow_mut();
+        let request = QueuedRequest {
+            header,
+            served,
+            body,
+            since,
+        };
+        let links = &mut state.links;
+        state.run_queue.queue_request(links, link, request);
     }
 
     /// Ends connections for new clients, and tells how many.

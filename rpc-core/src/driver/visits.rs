@@ -36,7 +36,7 @@ impl<T: Transport> Driver<T> {
         let only = state.run_queue.take_only_request(&mut state.links, link);
         drop(borrowed);
         if let Some(request) = only {
-            self.serve(link, &request.header, request.served, request.buf);
+            self.serve(link, &request.header, request.served, request.body);
         }
     }
 
@@ -76,7 +76,7 @@ impl<T: Transport> Driver<T> {
             {
                 drop(borrowed);
                 if fate == Fate::Begin {
-                    self.serve(link, &request.header, request.served, request.buf);
+                    self.serve(link, &request.header, request.served, request.body);
                     visit.begun += 1;
                     visit.unmeasured += 1;
                 } else {
@@ -131,11 +131,11 @@ impl<T: Transport> Driver<T> {
         let QueuedRequest {
             header,
             served,
-            buf,
+            body,
             ..
         } = request;
         if fate == Fate::Expire {
-            return self.serve(link, &header, served, buf);
+            return self.serve(link, &header, served, body);
         }
         self.counters.handlers.refused.add(1);
         let state = self.state.borrow();
@@ -144,7 +144,8 @@ impl<T: Transport> Driver<T> {
         // Short, and always the same: an overloaded server has no time to spare.
         let status = Status::resource_exhausted("the server is overloaded; the call did not run");
         let started = Started::Not { pushback };
-        self.refuse(link, &header, served, buf, status, started);
+        self.release_request(link, body);
+        self.refuse(link, &header, served, status, started);
     }
 
     /// Discards the requests of a connection that this side has closed, so that no handler runs for

@@ -208,7 +208,7 @@ impl Connection {
             time_us: 0,
         };
         let is_stream = flags.contains(Flags::STREAM);
-        match kind.short() {
+        match kind {
             FrameKind::Request | FrameKind::Message | FrameKind::Continuation => {
                 header.flags |= self.spent();
             }
@@ -218,8 +218,7 @@ impl Connection {
             }
             FrameKind::Response => self.calls_in_flight = self.calls_in_flight.saturating_sub(1),
             FrameKind::Control => self.complete_control_header(&mut header),
-            // The other kinds are those of long messages, of which `short` returns none.
-            _ => {}
+            FrameKind::Acknowledgement => {}
         }
         if self.going_away && self.role == Role::Server {
             self.announce_shutdown(&mut header);

@@ -17,9 +17,8 @@
 //! | 5 acknowledgement | 0 | 0 | none |
 //! | 6 continuation | [`FRAGMENT`], [`SEGMENTS`] or [`ABANDONED`] | 0 | what the selector states |
 //!
-//! 0x80 is added to the kind of a request, a response or a message frame whose message is *long*: it
-//! does not fit a frame. The body after the metadata is then a [`LongBody`], and continuations may
-//! follow it (`frame/long.rs`). The selector of such a message frame is [`ONE_MESSAGE`].
+//! In a frame whose message is *long*, because it does not fit a frame, a [`LongBody`] is in the place of
+//! the message, and continuations may follow it (`frame/long.rs`).
 //!
 //! | flag | meaning |
 //! | --- | --- |
@@ -28,8 +27,8 @@
 //! | 4 going away | (any kind, from the server) the server ends this connection, for its age or in a shutdown, or, in a control frame with [`EVICTED`], for another client: the client must start no more calls |
 //! | 8 returned | (control) the credits are returned rather than granted |
 //! | 0x10 stream | (request) the call is a stream: its response takes a credit; (response) it took one |
-//! | 0x20 open | (request with 0x10) messages of the client follow, and the request has no message itself |
-//! | 0x40 last | (message, from the client) the client sends no further message of this call |
+//! | 0x20 long | (request, response with the code 0, message with [`ONE_MESSAGE`]) the message is long |
+//! | 0x40 last | (message, or request with 0x10, from the client) the client sends no further message of this call; a request of a stream without it has no message itself |
 //! | 0x80 initial | (response) the metadata section has two parts ([`split_initial`]) |
 //!
 //! A message frame belongs to an open stream. Its window grant is for the messages of the same call
@@ -82,9 +81,6 @@ pub const MESSAGE_BATCH: u16 = 2;
 /// says that it ends this one for a new client.
 pub const EVICTED: u16 = 1;
 
-/// The bit of a kind that says that the message is long.
-const LONG: u8 = 0x80;
-
 /// The kind of a frame, with its value in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -102,43 +98,6 @@ pub enum FrameKind {
     Acknowledgement = 5,
     /// A further piece of a long message.
     Continuation = 6,
-    /// A request whose message is long.
-    LongRequest = LONG | 1,
-    /// A response whose message is long.
-    LongResponse = LONG | 2,
-    /// A long message of an open stream.
-    LongMessage = LONG | 4,
-}
-
-impl FrameKind {
-    /// Returns the kind of a frame whose message is long, or `None` if such frames have no message.
-    #[must_use]
-    pub fn long(self) -> Option<Self> {
-        match self {
-            Self::Request | Self::LongRequest => Some(Self::LongRequest),
-            Self::Response | Self::LongResponse => Some(Self::LongResponse),
-            Self::Message | Self::LongMessage => Some(Self::LongMessage),
-            Self::Control | Self::Acknowledgement | Self::Continuation => None,
-        }
-    }
-
-    /// Returns the kind of the same frame with a short message.
-    #[must_use]
-    pub fn short(self) -> Self {
-        match self {
-            Self::LongRequest => Self::Request,
-            Self::LongResponse => Self::Response,
-            Self::LongMessage => Self::Message,
-            other => other,
-        }
-    }
-
-    /// Returns true if the message of such a frame is long.
-    #[inline]
-    #[must_use]
-    pub fn is_long(self) -> bool {
-        self as u8 & LONG != 0
-    }
 }
 
 /// Identifies a call between the two sides of a connection: an index into the client's call table
@@ -337,9 +296,6 @@ impl FrameHeader {
             4 => FrameKind::Message,
             5 => FrameKind::Acknowledgement,
             6 => FrameKind::Continuation,
-            0x81 => FrameKind::LongRequest,
-            0x82 => FrameKind::LongResponse,
-            0x84 => FrameKind::LongMessage,
             kind => return Err(FrameError::Kind { kind }),
         };
         let header = Self {

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths, metadata_too_long};
 use crate::codec::Allocate;
+use crate::codec::LongMessage;
 use crate::method::MethodKind;
 use crate::peer::Peer;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
-use crate::stream::long::ReceivedLong;
 
 /// Identifies a pending future, or a response that was not sent yet, in its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) struct RawRequest<'a> {
     pub(crate) metadata: &'a [u8],
     pub(crate) message: &'a [u8],
     /// The message again, if it did not fit a frame.
-    pub(crate) long: Option<&'a ReceivedLong>,
+    pub(crate) long: Option<&'a LongMessage>,
     pub(crate) deadline: Option<Instant>,
     /// The stream of a call that has one.
     pub(crate) stream: Option<&'a Arc<StreamCore>>,

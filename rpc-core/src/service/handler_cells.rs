@@ -24,12 +24,12 @@ use super::handler::{EncodedResponse, Handler, HandlerKey, RawRequest, Served};
 use super::input::{Input, Receiving};
 use super::response_lengths::{ResponseLengths, encode, encode_chunks};
 use crate::catch_panic::{Panic, catch_panic};
+use crate::codec::LongMessage;
 use crate::codec::{Allocate, Codec};
 use crate::deadline;
 use crate::message::Response;
 use crate::method::MethodKind;
 use crate::status::Status;
-use crate::stream::long::ReceivedLong;
 
 /// Memory for a handler's future, which is reused. Boxed, so that a future stays where it is from its
 /// first poll until it completes.
@@ -207,7 +207,7 @@ where
     fn serve_long(
         &self,
         request: RawRequest<'_>,
-        long: &ReceivedLong,
+        long: &LongMessage,
         cx: &mut Context<'_>,
         out: &mut [u8],
     ) -> Served {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::handler::RawRequest;
+use crate::codec::LongMessage;
 use crate::codec::{Codec, DecodeError};
 use crate::message::Request;
 use crate::metadata::Metadata;
@@ -17,7 +18,6 @@ use crate::peer::{Peer, take_reserved};
 use crate::status::Status;
 use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
-use crate::stream::long::ReceivedLong;
 use crate::stream::responses::Responses;
 use crate::stream::streaming::Streaming;
 
@@ -34,7 +34,7 @@ pub(super) trait Input {
     /// none of the argument.
     fn receive_long(
         request: RawRequest<'_>,
-        _: &ReceivedLong,
+        _: &LongMessage,
     ) -> Result<Receiving<Self::Argument>, Status> {
         Ok(Box::pin(ready(Self::receive(request))))
     }
@@ -67,7 +67,7 @@ impl<Q: Codec<Req>, Req: 'static> Input for Message<Q, Req> {
 
     fn receive_long(
         request: RawRequest<'_>,
-        long: &ReceivedLong,
+        long: &LongMessage,
     ) -> Result<Receiving<Self::Argument>, Status> {
         let metadata = metadata(&request)?;
         let decoding = Q::begin_decode(&long.message, long.share_from);
@@ -110,7 +110,7 @@ impl<I: Input, S: Codec<Res>, Res: 'static> Input for WithResponses<I, S, Res> {
 
     fn receive_long(
         request: RawRequest<'_>,
-        long: &ReceivedLong,
+        long: &LongMessage,
     ) -> Result<Receiving<Self::Argument>, Status> {
         let argument = I::receive_long(request, long)?;
         let responses = Responses::new(stream_of(request)?);

@@ -228,7 +228,7 @@ fn finish<S: Codec<Res>, Res>(
     };
     let head = outcome?;
     if let Some(long) = long {
-        return decode_long::<S, Res>(head, &long, method).map(|(response, _)| response);
+        return decode_long::<S, Res>(head, &long, method);
     }
     decode::<S, Res>(
         head,

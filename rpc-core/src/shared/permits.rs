@@ -19,7 +19,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::call_error::CallError;
-use crate::driver::response::LongResponse;
+use crate::codec::LongMessage;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use crate::protocol::frame::ResponseHead;
@@ -53,7 +53,7 @@ pub(super) struct PermitWaits {
 pub(crate) struct Settled {
     pub(crate) buf: Vec<u8>,
     /// The response instead, if its message did not fit a frame.
-    pub(crate) long: Option<Box<LongResponse>>,
+    pub(crate) long: Option<Box<LongMessage>>,
     pub(crate) outcome: Result<ResponseHead, CallError>,
 }
 

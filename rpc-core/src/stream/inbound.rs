@@ -16,10 +16,11 @@ use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
-use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead, ReceivedLong};
+use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead};
 use super::reader::ReaderTask;
 use super::window::{Window, WindowExceeded};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::LongMessage;
 use crate::protocol::frame::ResponseHead;
 
 /// Memory that a stream may keep when it is idle or has ended.
@@ -55,10 +56,7 @@ pub(crate) enum ResponseBody {
     /// The body of the response's frame.
     Short(Vec<u8>),
     /// The message is long.
-    Long {
-        metadata: Box<[u8]>,
-        message: ReceivedLong,
-    },
+    Long(Box<LongMessage>),
 }
 
 impl ResponseBody {
@@ -66,7 +64,7 @@ impl ResponseBody {
     pub(super) fn without_long(&self) -> &[u8] {
         match self {
             Self::Short(body) => body,
-            Self::Long { metadata, .. } => metadata,
+            Self::Long(long) => &long.metadata,
         }
     }
 }
@@ -77,7 +75,7 @@ pub(crate) enum Taken {
     /// Messages, in the form of a batch.
     Batch,
     /// A long message.
-    Long(ReceivedLong),
+    Long(LongMessage),
     /// There are no further messages. Returned once.
     End(StreamEnd),
     /// The end has been taken before.
@@ -116,7 +114,7 @@ pub(crate) struct LongArrival {
     /// The driver's name for it while it is under way.
     transfer: u32,
     /// `None` while it is under way.
-    message: Option<ReceivedLong>,
+    message: Option<LongMessage>,
     /// The driver fetches it, or has fetched it.
     is_fetched: bool,
     /// Counts it until the reader takes it.
@@ -206,8 +204,8 @@ impl Inbound {
     pub(crate) fn complete_long(
         &mut self,
         transfer: u32,
-        message: ReceivedLong,
-    ) -> Option<ReceivedLong> {
+        message: LongMessage,
+    ) -> Option<LongMessage> {
         let mut arrivals = self.long.iter_mut();
         match arrivals.find(|long| long.is_under_way_as(transfer)) {
             Some(long) => {
@@ -418,7 +416,7 @@ impl Inbound {
         let body = match &self.end {
             Some(StreamEnd::Response { body, .. }) => match body {
                 ResponseBody::Short(body) => body.capacity(),
-                ResponseBody::Long { .. } => return false,
+                ResponseBody::Long(_) => return false,
             },
             Some(StreamEnd::HalfClosed | StreamEnd::Failed(_)) | None => 0,
         };

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
-use crate::codec::{BegunDecode, DecodeError, DecodeFuture};
+use crate::codec::{BegunDecode, DecodeError, DecodeFuture, LongMessage};
 use crate::message::Response;
 use crate::outcome::Outcome;
 
@@ -56,19 +56,9 @@ impl Drop for ReadAhead {
     }
 }
 
-/// A long message that has been received.
-#[derive(Debug)]
-pub(crate) struct ReceivedLong {
-    pub(crate) message: Bytes,
-    /// The length from which its fields share its memory.
-    pub(crate) share_from: usize,
-    /// Counts the bytes that are copied out of it.
-    pub(crate) copied_in: Arc<AtomicU64>,
-}
-
 /// A long message that the reader has taken.
 pub(crate) struct LongRead<T> {
-    message: ReceivedLong,
+    message: LongMessage,
     /// Another thread decodes it.
     decode: Option<DecodeFuture<T>>,
     /// The metadata of the response whose message it is.
@@ -76,7 +66,7 @@ pub(crate) struct LongRead<T> {
 }
 
 impl<T> LongRead<T> {
-    pub(crate) fn new(message: ReceivedLong, outcome: Outcome<'static>) -> Self {
+    pub(crate) fn new(message: LongMessage, outcome: Outcome<'static>) -> Self {
         Self {
             message,
             decode: None,
@@ -100,9 +90,7 @@ impl<T> LongRead<T> {
                 }
             },
         }?;
-        let copied = decoded.copied_len as u64;
-        // The count publishes nothing else.
-        message.copied_in.fetch_add(copied, Ordering::Relaxed);
+        message.count_copied(decoded.copied_len);
         Poll::Ready(Ok(mem::take(&mut self.outcome).respond(decoded.message)))
     }
 }

@@ -213,10 +213,10 @@ impl<T> Streaming<T> {
             return Poll::Ready(Ok(outcome.respond(message)));
         }
         let outcome = outcome.without_message();
-        let ResponseBody::Long { message, .. } = body else {
+        let ResponseBody::Long(long) = body else {
             unreachable!("it is not short");
         };
-        self.poll_long(Box::new(LongRead::new(message, outcome)), cx)
+        self.poll_long(Box::new(LongRead::new(*long, outcome)), cx)
     }
 
     /// Waits for the next message. Returns `None` at the end, and ever after.

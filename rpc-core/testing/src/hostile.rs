@@ -186,7 +186,7 @@ impl OneSide {
                     return false;
                 }
                 let is_stream = header.flags.contains(Flags::STREAM);
-                let kind = header.kind.short();
+                let kind = header.kind;
                 let (is_request, is_response, is_message) = (
                     kind == FrameKind::Request,
                     kind == FrameKind::Response,

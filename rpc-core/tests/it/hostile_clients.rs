@@ -85,7 +85,7 @@ const NUMBER: &[u8] = &[8, 5];
 #[test]
 fn an_honest_raw_client_is_served() {
     attacked(|raw, _, _| {
-        let opening = with_credits(open(1, SUM_NUMBER, Flags::OPEN), 8);
+        let opening = with_credits(open(1, SUM_NUMBER, Flags::NONE), 8);
         raw.send(opening, &[]);
         raw.send(one(1), NUMBER);
         raw.send(message(1, MESSAGE_BATCH, Flags::NONE), &[2, 0, 0, 0, 8, 7]);
@@ -100,11 +100,11 @@ fn an_honest_raw_client_is_served() {
 
 #[test]
 fn messages_after_the_half_close() {
-    let opening = (open(1, IDLE_NUMBER, Flags::OPEN), &[][..]);
+    let opening = (open(1, IDLE_NUMBER, Flags::NONE), &[][..]);
     assert_last_ends(&[opening, (last(1), &[]), (one(1), NUMBER)]);
     assert_last_ends(&[opening, (last(1), &[]), (last(1), &[])]);
     // The request itself has half-closed.
-    let whole = (open(1, IDLE_NUMBER, Flags::NONE), &[][..]);
+    let whole = (open(1, IDLE_NUMBER, Flags::LAST), &[][..]);
     assert_last_ends(&[whole, (one(1), NUMBER)]);
     assert_last_ends(&[whole, (last(1), &[])]);
 }
@@ -112,7 +112,7 @@ fn messages_after_the_half_close() {
 #[test]
 fn messages_of_calls_that_have_ended_or_never_were_are_dropped() {
     attacked(|raw, _, _| {
-        raw.send(with_credits(open(1, SUM_NUMBER, Flags::OPEN), 8), &[]);
+        raw.send(with_credits(open(1, SUM_NUMBER, Flags::NONE), 8), &[]);
         let frames = raw.send(last(1), &[]);
         assert_eq!(code_in(&frames), Some(0));
         for call in [1, 2, 77, u32::MAX] {
@@ -122,7 +122,7 @@ fn messages_of_calls_that_have_ended_or_never_were_are_dropped() {
             }
         }
         assert!(!raw.peer.is_closed());
-        raw.send(open(1, SUM_NUMBER, Flags::OPEN), &[]);
+        raw.send(open(1, SUM_NUMBER, Flags::NONE), &[]);
         let frames = raw.send(last(1), &[]);
         assert_eq!(code_in(&frames), Some(0), "the id can be used again");
     });
@@ -131,7 +131,7 @@ fn messages_of_calls_that_have_ended_or_never_were_are_dropped() {
 #[test]
 fn messages_beyond_the_window() {
     attacked(|raw, _, probe| {
-        raw.send(open(1, IDLE_NUMBER, Flags::OPEN), &[]);
+        raw.send(open(1, IDLE_NUMBER, Flags::NONE), &[]);
         let fitting = WINDOW / (LONG + 4);
         for _ in 0..fitting {
             raw.send(one(1), &[0; LONG]);
@@ -148,12 +148,12 @@ fn messages_beyond_the_window() {
 
 #[test]
 fn grants_that_no_window_can_hold() {
-    let opening = (open(1, COUNT_NUMBER, Flags::NONE), NUMBER);
+    let opening = (open(1, COUNT_NUMBER, Flags::LAST), NUMBER);
     let huge = FrameHeader {
         time_us: u32::MAX,
         ..message(1, NO_MESSAGE, Flags::NONE)
     };
-    let bidirectional = (open(1, IDLE_NUMBER, Flags::OPEN), &[][..]);
+    let bidirectional = (open(1, IDLE_NUMBER, Flags::NONE), &[][..]);
     assert_last_ends(&[bidirectional, (huge, &[])]);
     let body = grant(1, i32::MAX as u32).encode();
     assert_last_ends(&[opening, (header(FrameKind::Control), &body)]);
@@ -170,14 +170,14 @@ fn grants_for_nothing_are_dropped() {
 
 #[test]
 fn streams_beyond_the_limit() {
-    let opening = |call| (open(call, IDLE_NUMBER, Flags::OPEN), &[][..]);
+    let opening = |call| (open(call, IDLE_NUMBER, Flags::NONE), &[][..]);
     let frames: Vec<_> = (0..5).map(opening).collect();
     assert_last_ends(&frames);
 }
 
 #[test]
 fn streams_with_the_id_of_an_open_one() {
-    let opening = (open(9, IDLE_NUMBER, Flags::OPEN), &[][..]);
+    let opening = (open(9, IDLE_NUMBER, Flags::NONE), &[][..]);
     assert_last_ends(&[opening, opening]);
 }
 
@@ -190,7 +190,7 @@ fn a_client_that_never_grants_holds_no_more_than_a_queue() {
                 let deadline = pair.network().clock().host_us(pair.network().clock().now()) as u32;
                 let opening = FrameHeader {
                     time_us: deadline.wrapping_add(50_000),
-                    ..with_credits(open(1, COUNT_NUMBER, Flags::NONE), credits)
+                    ..with_credits(open(1, COUNT_NUMBER, Flags::LAST), credits)
                 };
                 // Numbers without end.
                 raw.send(opening, &[8, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
@@ -222,7 +222,7 @@ fn a_client_that_never_grants_holds_no_more_than_a_queue() {
 #[test]
 fn cancels_for_nothing() {
     attacked(|raw, _, probe| {
-        raw.send(with_credits(open(1, IDLE_NUMBER, Flags::OPEN), 8), &[]);
+        raw.send(with_credits(open(1, IDLE_NUMBER, Flags::NONE), 8), &[]);
         for first in (0..10_000).step_by(500) {
             // Index 1 with other generations, and all calls but 1.
             raw.control((first..first + 250).map(|call| cancel(call + 2)));
@@ -243,7 +243,7 @@ fn cancels_for_nothing() {
 fn a_cancel_overtakes_the_requests_that_wait() {
     attacked(|raw, _, probe| {
         // All of them arrive in the same turn.
-        let opening = with_credits(open(1, IDLE_NUMBER, Flags::OPEN), 8);
+        let opening = with_credits(open(1, IDLE_NUMBER, Flags::NONE), 8);
         raw.peer.send(opening, &[]);
         raw.peer
             .send(header(FrameKind::Control), &cancel(1).encode());
@@ -271,7 +271,7 @@ fn responses_and_metadata_to_a_server() {
         call: CallId(1),
         ..header(FrameKind::Response)
     };
-    let opening = (open(1, IDLE_NUMBER, Flags::OPEN), &[][..]);
+    let opening = (open(1, IDLE_NUMBER, Flags::NONE), &[][..]);
     assert_last_ends(&[opening, (response(Flags::NONE), &[])]);
     assert_last_ends(&[opening, (response(Flags::STREAM), &[])]);
     let metadata = FrameHeader {
@@ -283,7 +283,7 @@ fn responses_and_metadata_to_a_server() {
 
 #[test]
 fn selectors_and_bodies_that_contradict_each_other() {
-    let opening = (open(1, IDLE_NUMBER, Flags::OPEN), &[][..]);
+    let opening = (open(1, IDLE_NUMBER, Flags::NONE), &[][..]);
     for selector in [3, 4, u16::MAX] {
         let unknown = message(1, selector, Flags::NONE);
         assert_last_ends(&[opening, (unknown, NUMBER)]);
@@ -292,10 +292,10 @@ fn selectors_and_bodies_that_contradict_each_other() {
     assert_last_ends(&[opening, (none, NUMBER)]);
     let wrong = message(1, NO_MESSAGE, Flags::STREAM);
     assert_last_ends(&[opening, (wrong, &[])]);
-    // A stream is opened with both flags or with none.
+    // Only a stream has a last message.
     let half = FrameHeader {
-        flags: Flags::OPEN,
-        ..open(1, IDLE_NUMBER, Flags::NONE)
+        flags: Flags::LAST,
+        ..open(1, IDLE_NUMBER, Flags::LAST)
     };
     assert_last_ends(&[(half, &[])]);
 }
@@ -311,8 +311,8 @@ fn batches_whose_lengths_lie_end_their_stream() {
     ];
     for batch in batches {
         attacked(|raw, _, probe| {
-            raw.send(with_credits(open(1, SUM_NUMBER, Flags::OPEN), 8), &[]);
-            raw.send(with_credits(open(2, SUM_NUMBER, Flags::OPEN), 8), &[]);
+            raw.send(with_credits(open(1, SUM_NUMBER, Flags::NONE), 8), &[]);
+            raw.send(with_credits(open(2, SUM_NUMBER, Flags::NONE), 8), &[]);
             let frames = raw.send(message(1, MESSAGE_BATCH, Flags::NONE), batch);
             assert_eq!(code_in(&frames), Some(Code::Internal.number()), "{batch:?}");
             assert_eq!(probe.running(), 2, "the other streams go on");
@@ -327,7 +327,7 @@ fn batches_whose_lengths_lie_end_their_stream() {
 #[test]
 fn messages_that_do_not_decode_end_their_stream() {
     attacked(|raw, _, _| {
-        raw.send(with_credits(open(1, SUM_NUMBER, Flags::OPEN), 8), &[]);
+        raw.send(with_credits(open(1, SUM_NUMBER, Flags::NONE), 8), &[]);
         let frames = raw.send(one(1), &[0xff; 9]);
         assert!(code_in(&frames).is_some_and(|code| code != 0));
         assert!(!raw.peer.is_closed());
@@ -360,9 +360,9 @@ fn acknowledgements_of_nothing() {
 fn calls_of_another_kind_than_their_method() {
     attacked(|raw, _, probe| {
         let unimplemented = Some(Code::Unimplemented.number());
-        let frames = raw.send(with_credits(open(1, ECHO_NUMBER, Flags::OPEN), 8), &[]);
+        let frames = raw.send(with_credits(open(1, ECHO_NUMBER, Flags::NONE), 8), &[]);
         assert_eq!(code_in(&frames), unimplemented);
-        let frames = raw.send(open(2, 999, Flags::NONE), NUMBER);
+        let frames = raw.send(open(2, 999, Flags::LAST), NUMBER);
         assert_eq!(code_in(&frames), unimplemented);
         for method in [SUM_NUMBER, COUNT_NUMBER, DOUBLE_NUMBER, IDLE_NUMBER] {
             let unary = FrameHeader {
@@ -382,7 +382,7 @@ fn calls_of_another_kind_than_their_method() {
 fn a_request_that_opens_a_stream_and_has_a_message_is_an_opening() {
     attacked(|raw, _, _| {
         raw.send(
-            with_credits(open(1, SUM_NUMBER, Flags::OPEN), 8),
+            with_credits(open(1, SUM_NUMBER, Flags::NONE), 8),
             &[0xff; 40],
         );
         let frames = raw.send(last(1), &[]);

@@ -96,7 +96,7 @@ fn an_honest_client_is_understood() {
         assert!(
             answers
                 .iter()
-                .any(|(header, _)| header.kind == FrameKind::LongResponse)
+                .any(|(header, _)| header.flags.contains(Flags::LONG))
         );
         assert!(!raw.peer.is_closed());
     });
@@ -290,7 +290,7 @@ fn not_served(reads: bool, frames: &[(FrameHeader, Vec<u8>)]) {
 fn calls_whose_long_requests_do_not_arrive_do_not_count_as_in_flight() {
     let of_stream = |(header, body): (FrameHeader, Vec<u8>)| {
         let header = FrameHeader {
-            flags: Flags::STREAM,
+            flags: Flags::STREAM | Flags::LONG | Flags::LAST,
             selector: 3,
             ..header
         };

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::support::raw::{
-    Frame, Raw, all_memory, continuation, entries, header, long_request, open,
+    Frame, Raw, all_memory, continuation, entries, header, long, long_request, open,
 };
 use crate::support::{ECHO, Gate, method, register};
 use bytes::Bytes;
@@ -489,7 +489,7 @@ fn a_server_that_reads_nothing_leaves_windows_to_others() {
         for call in &mut calls {
             assert!(poll_once(call).is_pending());
         }
-        let is_request = |frame: &FrameHeader| frame.kind == FrameKind::LongRequest;
+        let is_request = |frame: &FrameHeader| frame.flags.contains(Flags::LONG);
         let arrived = raw.settle();
         announced += arrived.iter().filter(|(it, _)| is_request(it)).count();
     }
@@ -524,7 +524,7 @@ fn the_answer_of_a_handler_arrives_though_a_later_message_to_it_gets_no_memory()
     pair.network().use_reads();
     let raw = Raw::client(pair.network());
     // Without a credit for the response, which waits.
-    raw.send(open(1, 0, Flags::OPEN), &[]);
+    raw.send(open(1, 0, Flags::NONE), &[]);
     assert!(kept.borrow().is_some(), "the handler has run");
     let used = all_memory(&pair, LONGEST);
     // Also a second one, which gets the place of the first among the messages that arrive.
@@ -532,7 +532,7 @@ fn the_answer_of_a_handler_arrives_though_a_later_message_to_it_gets_no_memory()
         let long = FrameHeader {
             call: CallId(1),
             selector: ONE_MESSAGE,
-            ..header(FrameKind::LongMessage)
+            ..long(FrameKind::Message)
         };
         let mut body = vec![0; LONG_BODY_LEN];
         LongBody::encode(

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::raw::{Raw, all_memory, cancel, code_in, fragment, header, long_request};
+use crate::support::raw::{Raw, all_memory, cancel, code_in, fragment, long, long_request};
 use crate::support::{ECHO, Gate, call, register};
 use rpc_core::Intents;
 use rpc_core::frame::{
@@ -251,7 +251,7 @@ fn a_server_that_stops_sending_a_response_loses_its_connection() {
         body.extend(piece);
         let response = FrameHeader {
             call: CallId(frames[0].0.call.0),
-            ..header(FrameKind::LongResponse)
+            ..long(FrameKind::Response)
         };
         raw.send(response, &body);
         for _ in 0..2 {

@@ -7,7 +7,7 @@ use crate::support::raw::{Frame, Raw, header};
 use crate::support::{Gate, register};
 use rpc_core::Intents;
 use rpc_core::frame::{
-    CallId, ControlEntry, ControlRequest, FrameHeader, FrameKind, LongBody, TransferId,
+    CallId, ControlEntry, ControlRequest, Flags, FrameHeader, FrameKind, LongBody, TransferId,
 };
 use rpc_core_testing::{Faults, Pair};
 
@@ -47,7 +47,7 @@ fn asked(reads: bool, receive: impl FnOnce(&Raw<'_>, &Pair, TransferId)) {
         ..header(FrameKind::Request)
     };
     let frames = raw.send(request, &[8, 0xc0, 0x9a, 0x0c]);
-    let is_response = |(header, _): &&Frame| header.kind == FrameKind::LongResponse;
+    let is_response = |(header, _): &&Frame| header.flags.contains(Flags::LONG);
     let (first, body) = frames.iter().find(is_response).expect("a response");
     let body = LongBody::parse(first.kind, &body[first.metadata_len.into()..]).unwrap();
     receive(&raw, &pair, body.transfer);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::support::raw::{Raw, continuation, header};
+use crate::support::raw::{Raw, continuation, header, long};
 use rpc_core::frame::{
     ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE,
     SEGMENTS, TransferId,
@@ -67,8 +67,8 @@ fn called(
     let frames = raw.settle();
     let response = FrameHeader {
         call: frames[0].0.call,
-        flags: Flags::STREAM,
-        ..header(FrameKind::LongResponse)
+        flags: Flags::STREAM | Flags::LONG,
+        ..long(FrameKind::Response)
     };
     serve(&raw, &network, &client, response);
     let outcome = network.try_run(&mut call);
@@ -151,7 +151,7 @@ fn a_reader_is_woken_when_the_message_before_the_end_is_given_up() {
     let first = FrameHeader {
         call: number,
         selector: ONE_MESSAGE,
-        ..header(FrameKind::LongMessage)
+        ..long(FrameKind::Message)
     };
     raw.send(first, &body(FRAGMENT, &[1; 10]));
     let begun = network.try_run(&mut call).expect("the server has begun");

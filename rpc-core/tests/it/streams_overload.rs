@@ -166,7 +166,7 @@ fn grants_of_streams_that_have_ended_are_not_kept() {
     let zeros = [0; 4 * 1000];
     let mut frames = Vec::new();
     for call in 0..20 {
-        let credits = open(call, method, Flags::OPEN);
+        let credits = open(call, method, Flags::NONE);
         let credits = FrameHeader {
             credits: 1,
             ..credits

@@ -148,7 +148,7 @@ fn streams_that_wait_for_their_turn_are_answered_when_the_server_stops() {
         raw.peer.send(slow, &[]);
     }
     // As many credits as streams.
-    let credits = open(4, 4, Flags::OPEN);
+    let credits = open(4, 4, Flags::NONE);
     raw.peer.send(
         FrameHeader {
             credits: 2,
@@ -156,7 +156,7 @@ fn streams_that_wait_for_their_turn_are_answered_when_the_server_stops() {
         },
         &[],
     );
-    raw.peer.send(open(5, 4, Flags::OPEN), &[]);
+    raw.peer.send(open(5, 4, Flags::NONE), &[]);
     // The first request alone, and then the first of the others.
     pair.network().step();
     pair.network().step();

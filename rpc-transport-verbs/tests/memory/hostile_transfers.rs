@@ -149,8 +149,8 @@ impl Scene {
     fn request(&mut self, connection: ConnectionId, len: usize, segments: &[RemoteSegment]) {
         self.used += 1;
         let header = FrameHeader {
-            kind: FrameKind::LongRequest,
-            flags: Flags::default(),
+            kind: FrameKind::Request,
+            flags: Flags::LONG,
             credits: 0,
             call: CallId(self.used),
             selector: self.method,
@@ -209,7 +209,7 @@ impl Scene {
             let mut frames = scene.hostile.received.iter();
             begun = frames.find_map(|(_, frame)| {
                 let (header, _, body) = FrameHeader::parse(frame).ok()?;
-                let is_long = header.kind == FrameKind::LongResponse;
+                let is_long = header.flags.contains(Flags::LONG);
                 let body = is_long.then(|| LongBody::parse(header.kind, body).unwrap())?;
                 Some((body.transfer, Segments::of(body.piece).count() as u32))
             });

@@ -20,7 +20,7 @@ use super::super::TimerTarget;
 use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
-use super::arrival::{Completed, Purpose};
+use super::arrival::Ended;
 use super::incoming::{Place, Receiving};
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind};
@@ -95,7 +95,7 @@ impl<T: Transport> Receiving<T> {
         self.waiting.push(key, len);
         // A response has a time limit, also one that ends a stream: its server keeps the pieces
         // exposed, and closes the connection if they are not released.
-        if self.incoming[key].header.kind == FrameKind::LongResponse {
+        if self.incoming[key].header.kind == FrameKind::Response {
             let end = links.clock.now() + LONGEST_WAIT;
             let timer = links.timers.insert(end, TimerTarget::Incoming(key));
             self.incoming[key].timer = Some(timer);
@@ -201,9 +201,8 @@ impl<T: Transport> Receiving<T> {
         true
     }
 
-    /// Gives free memory to messages that wait. Returns those that are to be refused instead, and why.
-    fn place_waiting(&mut self, links: &mut Links<T>) -> Vec<(IncomingKey, NoMemory)> {
-        let mut refused = Vec::new();
+    /// Gives free memory to messages that wait, until one is to be refused instead. Returns that one.
+    fn place_waiting(&mut self, links: &mut Links<T>) -> Option<(IncomingKey, NoMemory)> {
         let mut next = self.waiting.class_from(0);
         while let Some(class) = next {
             // A message whose connection is at its limit does not hold up those of other
@@ -221,17 +220,17 @@ impl<T: Transport> Receiving<T> {
                         at -= 1;
                         self.waiting.remove_at(class, at);
                         if !self.place(links, key, memory) {
-                            refused.push((key, NoMemory::NotRead));
+                            return Some((key, NoMemory::NotRead));
                         }
                     }
-                    Err(reason) if self.is_refused(links, reason) => refused.push((key, reason)),
+                    Err(reason) if self.is_refused(links, reason) => return Some((key, reason)),
                     Err(NoMemory::OfConnection) => full.push(link),
                     Err(_) => break,
                 }
             }
             next = self.waiting.class_from(class + 1);
         }
-        refused
+        None
     }
 
     /// Builds the status of a call whose message is not received.
@@ -286,39 +285,22 @@ impl<T: Transport> Receiving<T> {
         )
     }
 
-    /// Gives memory to the messages that wait, if there is some. Returns the outcomes of those that are
-    /// refused instead.
-    pub(super) fn admit_waiting(&mut self, links: &mut Links<T>) -> Vec<Completed> {
-        let refused = self.place_waiting(links).into_iter();
-        let refused = refused.filter_map(|(key, reason)| self.refuse(links, key, reason));
-        refused.collect()
+    /// Gives memory to the messages that wait, if there is some, until one is refused instead. The caller
+    /// tells its stream, which stops its other messages, before it calls again.
+    pub(in super::super) fn admit_waiting(&mut self, links: &mut Links<T>) -> Option<Ended> {
+        if self.waiting.len() == 0 {
+            return None;
+        }
+        let (key, reason) = self.place_waiting(links)?;
+        Some(self.refuse(links, key, reason))
     }
 
     /// Refuses a message that has waited for memory and gets none.
     #[cold]
-    fn refuse(
-        &mut self,
-        links: &mut Links<T>,
-        key: IncomingKey,
-        reason: NoMemory,
-    ) -> Option<Completed> {
-        let incoming = &self.incoming[key];
-        let (link, call, purpose) = (incoming.link, incoming.header.call, incoming.purpose);
+    fn refuse(&mut self, links: &mut Links<T>, key: IncomingKey, reason: NoMemory) -> Ended {
         let status = self.no_memory(links, key, reason);
         links.counters.transfers.refused.add(1);
-        match purpose {
-            Purpose::Request(served) => {
-                self.stop_incoming(links, key);
-                Some(Completed::not_started(link, call, served, status))
-            }
-            Purpose::Response(call) => {
-                self.stop_incoming(links, key);
-                Some(Completed::Refused { link, call, status })
-            }
-            // The stream stops all of its messages.
-            Purpose::Stream(stream) => Some(Completed::StreamRefused { stream, status }),
-            Purpose::Nobody => None,
-        }
+        self.end_refused(links, key, status)
     }
 
     /// Ends a call whose deadline has passed before its request was complete, or whose response has
@@ -329,7 +311,7 @@ impl<T: Transport> Receiving<T> {
         links: &mut Links<T>,
         key: IncomingKey,
         now: Instant,
-    ) -> Option<Completed> {
+    ) -> Option<Ended> {
         let incoming = &mut self.incoming[key];
         incoming.timer = None;
         let is_accepted = incoming.is_accepted;
@@ -337,18 +319,16 @@ impl<T: Transport> Receiving<T> {
             self.check_progress(links, key);
             return None;
         }
-        let (link, call) = (incoming.link, incoming.header.call);
-        let Purpose::Request(served) = incoming.purpose else {
-            return self.refuse(links, key, NoMemory::OfPoller);
-        };
+        if incoming.header.kind != FrameKind::Request {
+            return Some(self.refuse(links, key, NoMemory::OfPoller));
+        }
         let status = match is_accepted {
             true => Status::deadline_exceeded(
                 "the deadline passed before the request had arrived in full; the call did not run",
             ),
             false => self.waited_until_deadline(links, key),
         };
-        self.stop_incoming(links, key);
         links.counters.handlers.expired.add(1);
-        Some(Completed::not_started(link, call, served, status))
+        Some(self.end_refused(links, key, status))
     }
 }

@@ -1,14 +1,20 @@
-//! The receiver's part of a long message: stops one that is no longer wanted.
+//! The receiver's part of a long message: it is complete, or is stopped.
 
 use std::mem;
+use std::sync::Arc;
 
 use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
-use super::arrival::{Completed, LongMessage, Purpose};
+use super::arrival::{Ended, Outcome, Purpose};
 use super::incoming::{Place, Receiving};
+use crate::codec::LongMessage;
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{CallId, ControlEntry, ControlRequest, FrameKind, SEGMENTS};
+use crate::protocol::frame::{
+    CallId, ControlEntry, ControlRequest, FrameHeader, FrameKind, SEGMENTS,
+};
+use crate::stats::ServedCall;
+use crate::status::Status;
 use crate::transport::{MessageMemory, Transport};
 
 /// The least length of a field that shares the memory of its message.
@@ -64,31 +70,38 @@ impl<T: Transport> Receiving<T> {
         links: &mut Links<T>,
         key: IncomingKey,
         body: &[u8],
-    ) -> Result<Option<Completed>, ProtocolError> {
+    ) -> Result<Option<Ended>, ProtocolError> {
         let incoming = &mut self.incoming[key];
-        let (transfer, len) = (incoming.id, incoming.len);
-        let purpose = incoming.purpose;
+        let is_wanted = !matches!(incoming.purpose, Purpose::Nobody);
         // A server never gives up a response that its client wants.
-        let is_response = incoming.header.kind == FrameKind::LongResponse;
-        let is_wanted = !matches!(purpose, Purpose::Nobody);
+        let is_response = incoming.header.kind == FrameKind::Response;
         if !body.is_empty() || is_response && is_wanted {
+            let (transfer, len) = (incoming.id, incoming.len);
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
-        let (link, call) = (incoming.link, incoming.header.call);
         incoming.is_announced = true;
-        links[link].connection.end_receiving();
-        match purpose {
-            Purpose::Nobody => self.forget_if_done(links, key),
-            _ => self.stop_incoming(links, key),
-        }
-        if let Purpose::Stream(stream) = purpose {
-            return Ok(Some(Completed::Abandoned { key, stream }));
-        }
-        let Purpose::Request(served) = purpose else {
+        let ended = incoming.ended(key, Outcome::Abandoned);
+        links[ended.link].connection.end_receiving();
+        if !is_wanted {
+            self.forget_if_done(links, key);
             return Ok(None);
-        };
-        links.counters.cancels.before_start.add(1);
-        Ok(Some(Completed::cancelled(link, call, served)))
+        }
+        self.stop_incoming(links, key);
+        Ok(Some(ended))
+    }
+
+    /// Ends a message that this side does not receive, because of the status.
+    pub(super) fn end_refused(
+        &mut self,
+        links: &mut Links<T>,
+        key: IncomingKey,
+        status: Status,
+    ) -> Ended {
+        let ended = self.incoming[key].ended(key, Outcome::Refused(status));
+        if !matches!(ended.purpose, Purpose::Stream(_)) {
+            self.stop_incoming(links, key);
+        }
+        ended
     }
 
     /// Stops the long response to a call that has ended here.
@@ -100,7 +113,7 @@ impl<T: Transport> Receiving<T> {
         call: CallId,
     ) {
         if let Some(key) = links[link].bodies.incoming_of(call)
-            && let Purpose::Response(_) = self.incoming[key].purpose
+            && let Purpose::Response = self.incoming[key].purpose
         {
             self.stop_incoming(links, key);
         }
@@ -128,7 +141,7 @@ impl<T: Transport> Receiving<T> {
         &mut self,
         links: &mut Links<T>,
         key: IncomingKey,
-    ) -> Option<Completed> {
+    ) -> Option<Ended> {
         let incoming = self.incoming.get_mut(key)?;
         let is_complete = incoming.received == incoming.len;
         if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
@@ -157,21 +170,17 @@ impl<T: Transport> Receiving<T> {
         self.discharge(links, key);
         self.cancel_incoming_timer(links, key);
         let message = self.account_of(links, link).hold(message);
-        let purpose = self.take_purpose(links, key);
         let incoming = &mut self.incoming[key];
-        let completed = Completed::Message {
-            link,
-            key,
-            purpose,
-            message: LongMessage {
-                header: incoming.header,
-                metadata: mem::take(&mut incoming.metadata),
-                message,
-                share_from,
-            },
-        };
+        let message = Box::new(LongMessage {
+            metadata: mem::take(&mut incoming.metadata),
+            message,
+            share_from,
+            copied_in: Arc::clone(&links.counters.copied_in_anywhere),
+        });
+        let ended = incoming.ended(key, Outcome::Complete(message));
+        self.take_purpose(links, key);
         self.forget_if_done(links, key);
-        Some(completed)
+        Some(ended)
     }
 
     /// Returns the length from which the fields of a message share its memory. Shorter fields are
@@ -216,19 +225,20 @@ impl<T: Transport> Receiving<T> {
     }
 
     /// Stops a long request that has not arrived in full, because its client has cancelled the call.
-    /// Returns its outcome, or `None` if there is no such request.
+    /// Returns its header, or `None` if there is no such request.
     pub(in super::super) fn cancel_request(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
         call: CallId,
-    ) -> Option<Completed> {
+    ) -> Option<(FrameHeader, ServedCall)> {
         let key = links[link].bodies.incoming_of(call)?;
-        let Purpose::Request(served) = self.incoming[key].purpose else {
+        let incoming = &self.incoming[key];
+        let Purpose::Request(served) = incoming.purpose else {
             return None;
         };
+        let header = incoming.header;
         self.stop_incoming(links, key);
-        links.counters.cancels.before_start.add(1);
-        Some(Completed::cancelled(link, call, served))
+        Some((header, served))
     }
 }

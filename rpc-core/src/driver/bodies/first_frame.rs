@@ -15,7 +15,7 @@ use super::pieces::Sent;
 use super::sending::{Awaited, FIRST_SEGMENTS, Outgoing, Sending, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
-    CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+    CallId, FRAGMENT, Flags, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use crate::transport::{
     Chunks, ExposeError, ExposureKey, LongMessages, MessageMemory, RemoteSegment, Transport,
@@ -248,6 +248,7 @@ impl Sending {
         let id = self.outgoing[transfer].id;
         // Longer metadata was rejected.
         header.metadata_len = metadata.len() as u16;
+        header.flags |= Flags::LONG;
         let few = self.few_continuations(links, on, metadata.len(), len as usize);
         let link = &mut links[on];
         link.bodies.outgoing.push(transfer);

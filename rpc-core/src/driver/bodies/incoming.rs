@@ -14,7 +14,7 @@ use super::super::links::Links;
 use super::super::table::Table;
 use super::super::timers::TimerKey;
 use super::super::waiting::Waiting;
-use super::arrival::Purpose;
+use super::arrival::{Ended, Outcome, Purpose};
 use super::looks::{LOOK, Looks};
 use super::waiting_messages::WaitingMessages;
 use crate::protocol::frame::{FrameHeader, TransferId};
@@ -275,6 +275,17 @@ impl<T: Transport> Receiving<T> {
 }
 
 impl<M> Incoming<M> {
+    /// Returns what the end of the message tells.
+    pub(super) fn ended(&self, key: IncomingKey, outcome: Outcome) -> Ended {
+        Ended {
+            link: self.link,
+            key,
+            header: self.header,
+            purpose: self.purpose,
+            outcome,
+        }
+    }
+
     /// Returns true if nothing follows in either direction but entries. A message that somebody wants
     /// is not done: if its memory has gone with its connection, the end of the connection ends it.
     pub(super) fn is_done(&self) -> bool {

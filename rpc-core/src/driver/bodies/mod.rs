@@ -41,9 +41,9 @@ mod waiting_messages;
 
 use std::sync::Arc;
 
-pub(super) use self::arrival::{Completed, LongMessage, Purpose};
+pub(super) use self::arrival::{Ended, Outcome, Purpose};
 pub(super) use self::incoming::Receiving;
-pub(super) use self::receiving::FirstFrame;
+pub(super) use self::receiving::{Begun, FirstFrame};
 pub(super) use self::sending::{Sending, SentMessage, TransferOwner};
 use super::held_memory::PollerMemory;
 use super::link::LinkKey;
@@ -54,13 +54,6 @@ use crate::transport::Transport;
 pub(crate) struct Bodies<T: Transport> {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving<T>,
-}
-
-/// What happened to messages in a turn.
-pub(super) struct Advanced {
-    pub(super) sent: Vec<SentMessage>,
-    /// The outcomes of messages that waited for memory in vain.
-    pub(super) completed: Vec<Completed>,
 }
 
 impl<T: Transport> Default for Bodies<T> {
@@ -98,21 +91,5 @@ impl<T: Transport> Bodies<T> {
         links[link].bodies.ended.clear();
         self.sending.end_all_of(links, link);
         self.receiving.end_all_of(links, link);
-    }
-
-    /// Sends the next pieces of messages, unless the turn `is_woken`: it has woken the application.
-    /// Gives memory to messages that wait for it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn advance(&mut self, links: &mut Links<T>, is_woken: bool) -> Advanced {
-        let sent = match self.sending.yields(is_woken) {
-            true => Vec::new(),
-            false => self.sending.send_pieces(links),
-        };
-        let completed = match self.receiving.waiting() {
-            0 => Vec::new(),
-            _ => self.receiving.admit_waiting(links),
-        };
-        Advanced { sent, completed }
     }
 }

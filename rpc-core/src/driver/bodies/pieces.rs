@@ -91,7 +91,7 @@ struct Continuation<'a, S> {
 
 impl Sending {
     /// Returns true if pieces wait in this turn, which has woken the application if it `is_woken`.
-    pub(super) fn yields(&mut self, is_woken: bool) -> bool {
+    pub(in super::super) fn yields(&mut self, is_woken: bool) -> bool {
         let yields = is_woken && self.turns_yielded < MOST_TURNS_YIELDED;
         self.turns_yielded += u32::from(yields);
         yields
@@ -99,7 +99,10 @@ impl Sending {
 }
 
 impl Sending {
-    pub(super) fn send_pieces<T: Transport>(&mut self, links: &mut Links<T>) -> Vec<SentMessage> {
+    pub(in super::super) fn send_pieces<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+    ) -> Vec<SentMessage> {
         let copied = |links: &Links<T>| links.counters.transfers.bytes_copied.get();
         let copied_before = copied(links);
         let sent = |links: &Links<T>| links.counters.transfers.bytes_sent.get();

@@ -8,13 +8,14 @@ use super::super::TimerTarget;
 use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
-use super::arrival::{Completed, Purpose};
+use super::arrival::{Ended, Purpose};
 use super::incoming::{Incoming, Owed, Place, Progress, Receiving};
 use super::looks::Looks;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
 };
+use crate::status::Status;
 use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
 /// The frame that begins a long message.
@@ -23,6 +24,13 @@ pub(in super::super) struct FirstFrame<'a> {
     pub(in super::super) header: &'a FrameHeader,
     pub(in super::super) metadata: &'a [u8],
     pub(in super::super) body: LongBody<'a>,
+}
+
+/// A long message that has begun.
+pub(in super::super) struct Begun {
+    pub(in super::super) key: IncomingKey,
+    /// The reason that this side does not receive the message.
+    pub(in super::super) refusal: Option<Status>,
 }
 
 impl<T: Transport> Receiving<T> {
@@ -85,7 +93,7 @@ impl<T: Transport> Receiving<T> {
             }),
         });
         link.bodies.incoming.insert(transfer, key);
-        if let Purpose::Request(_) | Purpose::Response(_) = purpose {
+        if let Purpose::Request(_) | Purpose::Response = purpose {
             link.bodies.by_call.insert(header.call.0, key);
         }
         link.connection.begin_receiving();
@@ -97,13 +105,39 @@ impl<T: Transport> Receiving<T> {
         Ok(key)
     }
 
+    /// Adds a long message whose first frame has arrived, and that nobody wants.
+    pub(in super::super) fn begin_unwanted(
+        &mut self,
+        links: &mut Links<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Begun, ProtocolError> {
+        let key = self.begin_incoming(links, first, Purpose::Nobody, None)?;
+        self.stop_incoming(links, key);
+        let refusal = None;
+        Ok(Begun { key, refusal })
+    }
+
+    /// Takes the first piece of a message that has begun.
+    pub(in super::super) fn take_first_piece(
+        &mut self,
+        links: &mut Links<T>,
+        begun: Begun,
+        body: &LongBody<'_>,
+    ) -> Result<Option<Ended>, ProtocolError> {
+        self.take_piece(links, begun.key, body.form, body.piece)?;
+        Ok(match begun.refusal {
+            Some(status) => Some(self.end_refused(links, begun.key, status)),
+            None => self.complete(links, begun.key),
+        })
+    }
+
     pub(in super::super) fn receive_continuation(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
         header: &FrameHeader,
         body: &[u8],
-    ) -> Result<Option<Completed>, ProtocolError> {
+    ) -> Result<Option<Ended>, ProtocolError> {
         let transfer = TransferId(header.call.0);
         let known = &links[link].bodies.incoming;
         let Some(&key) = known.get(&transfer) else {
@@ -125,7 +159,7 @@ impl<T: Transport> Receiving<T> {
     }
 
     /// Checks the next piece of a message, and takes its bytes or segments.
-    pub(in super::super) fn take_piece(
+    fn take_piece(
         &mut self,
         links: &mut Links<T>,
         key: IncomingKey,
@@ -232,7 +266,7 @@ impl<T: Transport> Receiving<T> {
         links: &mut Links<T>,
         fetch: FetchKey,
         len: u32,
-    ) -> Option<Completed> {
+    ) -> Option<Ended> {
         // The connection may have ended.
         let key = *self.fetches.get(&fetch)?;
         let incoming = &mut self.incoming[key];

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::super::bodies::{Bodies, LongMessage};
+use super::super::bodies::{Begun, Bodies, FirstFrame, Purpose};
 use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::link_streams::StreamKey;
@@ -12,6 +12,7 @@ use super::super::responses::{Blocked, BlockedResponse};
 use super::super::tasks::IncomingCall;
 use super::{Phase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::LongMessage;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, ResponseHead};
 use crate::stats::CalledStream;
@@ -31,26 +32,82 @@ impl Streams {
         header: &FrameHeader,
         buf: T::RecvBuf,
     ) {
-        let call = header.call;
-        let key = self.stream_of(links, link, call);
-        let is_answered =
-            |key: &StreamKey| matches!(self.entries[*key].phase, Phase::Answered { .. });
-        let Some(key) = key.filter(|key| !is_answered(key)) else {
-            return links.close_for_violation(link, buf, ProtocolError::UnknownCall { call });
-        };
-        let stream = &mut self.entries[key];
-        let body = ResponseBody::Short(buf.as_ref()[HEADER_LEN..].to_vec());
-        let head = ResponseHead::of(header);
-        let end = StreamEnd::Response { head, body };
-        stream.end_core(links, &mut bodies.sending, end);
-        stream.note_answer(header);
-        if let Phase::Abandoned { .. } = stream.phase {
-            self.remove(key, links, bodies);
-        } else {
-            stream.abandon_sending(links, &mut bodies.sending);
-            self.finish(key, links, bodies);
+        match self.begin_answer(links, bodies, link, header) {
+            Ok(None) => {}
+            Ok(Some(key)) => {
+                let body = ResponseBody::Short(buf.as_ref()[HEADER_LEN..].to_vec());
+                self.answer(key, links, bodies, header, body);
+            }
+            Err(error) => return links.close_for_violation(link, buf, error),
         }
         links.release_received(link, buf);
+    }
+
+    /// Begins a long response, which ends a stream.
+    pub(in super::super) fn begin_long_answer<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Begun, ProtocolError> {
+        let answered = self.begin_answer(links, bodies, first.link, first.header)?;
+        let receiving = &mut bodies.receiving;
+        let Some(stream) = answered else {
+            return receiving.begin_unwanted(links, first);
+        };
+        let purpose = Purpose::Stream(stream);
+        let key = receiving.begin_incoming(links, first, purpose, None)?;
+        let stream = &mut self.entries[stream];
+        stream.receiving.push(key);
+        let refusal = stream.refuse_length(links, first.body.len);
+        let refusal = refusal.or_else(|| receiving.admit_incoming(links, key));
+        Ok(Begun { key, refusal })
+    }
+
+    /// Notes that a response to a stream of this side has begun to arrive. Returns the stream, or `None`
+    /// if it was abandoned, and is gone now.
+    fn begin_answer<T: Transport>(
+        &mut self,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        link: LinkKey,
+        header: &FrameHeader,
+    ) -> Result<Option<StreamKey>, ProtocolError> {
+        let call = header.call;
+        let unknown = ProtocolError::UnknownCall { call };
+        let key = self.stream_of(links, link, call).ok_or(unknown)?;
+        let stream = &mut self.entries[key];
+        match &stream.phase {
+            Phase::Sent { call, counters } => {
+                stream.phase = Phase::Answered {
+                    call: *call,
+                    counters: counters.clone(),
+                    code: header.selector,
+                };
+                stream.abandon_sending(links, &mut bodies.sending);
+                Ok(Some(key))
+            }
+            Phase::Abandoned { .. } => {
+                self.remove(key, links, bodies);
+                Ok(None)
+            }
+            _ => Err(ProtocolError::UnknownCall { call }),
+        }
+    }
+
+    /// Ends a stream with its response, all of which has arrived.
+    fn answer<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        bodies: &mut Bodies<T>,
+        header: &FrameHeader,
+        body: ResponseBody,
+    ) {
+        let head = ResponseHead::of(header);
+        let end = StreamEnd::Response { head, body };
+        self.entries[key].end_core(links, &mut bodies.sending, end);
+        self.finish(key, links, bodies);
     }
 
     /// Removes a stream that the server has answered, unless long messages are still under way.
@@ -275,33 +332,22 @@ impl Streams {
         Blocked { call, response }
     }
 
-    /// Takes a long message of a stream, which is complete. Returns it if it is the request that opened
-    /// the stream: its handler begins.
+    /// Takes a long message of a stream, or its long response, which is complete.
     pub(in super::super) fn complete_long<T: Transport>(
         &mut self,
         key: StreamKey,
         links: &mut Links<T>,
         bodies: &mut Bodies<T>,
-        incoming: IncomingKey,
-        long: LongMessage,
-    ) -> Option<LongMessage> {
+        (incoming, header): (IncomingKey, &FrameHeader),
+        message: Box<LongMessage>,
+    ) {
         let stream = &mut self.entries[key];
         stream.receiving.retain(|other| *other != incoming);
-        if long.header.kind == FrameKind::LongRequest {
-            return Some(long);
+        if header.kind == FrameKind::Response {
+            return self.answer(key, links, bodies, header, ResponseBody::Long(message));
         }
-        let message = long.received(&links.counters);
-        if long.header.kind == FrameKind::LongResponse {
-            let head = ResponseHead::of(&long.header);
-            let metadata = long.metadata;
-            let body = ResponseBody::Long { metadata, message };
-            let end = StreamEnd::Response { head, body };
-            stream.end_core(links, &mut bodies.sending, end);
-        } else {
-            stream.complete_long(links, incoming, message);
-        }
+        stream.complete_long(links, incoming, *message);
         self.finish(key, links, bodies);
-        None
     }
 
     /// Handles that the sender of a long message sends no more of it. Returns true if the stream is
@@ -328,8 +374,7 @@ impl Streams {
         bodies: &mut Bodies<T>,
         status: Status,
     ) -> Option<FailedHandler> {
-        // An earlier message that was refused may have ended it.
-        let stream = self.entries.get_mut(key)?;
+        let stream = &mut self.entries[key];
         let link = stream.link;
         let Some(serving) = stream.serving() else {
             let error = CallError::remote(status);

@@ -18,12 +18,12 @@ use super::super::links::Links;
 use super::super::outbox::{Class, Missing};
 use super::messages::Stop;
 use super::{Phase, Stream};
+use crate::codec::LongMessage;
 use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::{MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, ONE_MESSAGE};
 use crate::status::Status;
 use crate::stream::inbound::StreamEnd;
-use crate::stream::long::ReceivedLong;
 use crate::transport::Transport;
 
 /// Long messages of a stream that are under way to the peer at a time.
@@ -73,7 +73,7 @@ impl Stream {
                 true => Flags::LAST,
                 false => Flags::NONE,
             };
-            let (kind, connection) = (FrameKind::LongMessage, &mut link.connection);
+            let (kind, connection) = (FrameKind::Message, &mut link.connection);
             let mut header = connection.next_header_with(kind, flags, call, ONE_MESSAGE);
             header.time_us = self.core.lock().inbound.take_grant();
             Some((header, TransferOwner::Stream(key)))
@@ -156,7 +156,7 @@ impl Stream {
         &mut self,
         links: &mut Links<T>,
         incoming: IncomingKey,
-        message: ReceivedLong,
+        message: LongMessage,
     ) {
         let mut core = self.core.lock();
         let left = core.inbound.complete_long(incoming.number(), message);
@@ -217,22 +217,5 @@ impl Stream {
                 return refusal;
             }
         }
-    }
-
-    /// Gives memory to a long message that is received at once, unless it is refused. Returns the status
-    /// with which the stream fails if it gets none.
-    pub(super) fn admit_long<T: Transport>(
-        &mut self,
-        links: &mut Links<T>,
-        receiving: &mut Receiving<T>,
-        incoming: IncomingKey,
-        refusal: Option<Status>,
-    ) -> Option<Status> {
-        let refusal = refusal.or_else(|| receiving.admit_incoming(links, incoming));
-        match refusal {
-            None => self.receiving.push(incoming),
-            Some(_) => receiving.stop_incoming(links, incoming),
-        }
-        refusal
     }
 }

@@ -3,11 +3,9 @@
 use std::mem;
 use std::ptr;
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::super::bodies::{Bodies, FirstFrame, Purpose, SentMessage};
+use super::super::bodies::{Begun, Bodies, FirstFrame, Purpose, Receiving, SentMessage};
 use super::super::link::LinkKey;
-use super::super::link_bodies::IncomingKey;
 use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Permit};
@@ -340,112 +338,37 @@ impl Streams {
         }
     }
 
-    /// Handles the first frame of a long message of an open stream.
-    pub(in super::super) fn receive_long_message<T: Transport>(
+    /// Begins a long message of an open stream.
+    pub(in super::super) fn begin_long_message<T: Transport>(
         &mut self,
         links: &mut Links<T>,
-        bodies: &mut Bodies<T>,
+        receiving: &mut Receiving<T>,
         first: &FirstFrame<'_>,
     ) -> Result<Begun, ProtocolError> {
         let call = first.header.call;
-        let key = match self.stream_of(links, first.link, call) {
-            Some(key) => Some(key),
-            // The server has answered the call meanwhile.
-            None if links[first.link].is_server() => None,
-            None => return Err(ProtocolError::UnknownCall { call }),
+        let Some(key) = self.stream_of(links, first.link, call) else {
+            return match links[first.link].is_server() {
+                // The server has answered the call meanwhile.
+                true => receiving.begin_unwanted(links, first),
+                false => Err(ProtocolError::UnknownCall { call }),
+            };
         };
-        let receiving = &mut bodies.receiving;
-        let purpose = key.map_or(Purpose::Nobody, Purpose::Stream);
-        let incoming = receiving.begin_incoming(links, first, purpose, None)?;
-        let Some(key) = key else {
-            receiving.stop_incoming(links, incoming);
-            return Ok(Begun::wanted(incoming));
-        };
+        let incoming = receiving.begin_incoming(links, first, Purpose::Stream(key), None)?;
         let stream = &mut self.entries[key];
         let is_wanted = stream.begin_long(links, first.header, first.metadata, incoming)?;
         // Its window may have been granted, and a stream whose reader has gone owes a grant.
         self.to_look.insert(key);
-        let refusal = stream.refuse_length(links, first.body.len);
-        if is_wanted && refusal.is_none() {
+        let mut refusal = None;
+        if is_wanted {
             stream.receiving.push(incoming);
-            let refusal = stream.fetch_ahead(links, receiving);
-            return Ok(Begun::new(incoming, key, refusal));
-        }
-        receiving.stop_incoming(links, incoming);
-        stream.core.lock().inbound.cut(incoming.number());
-        Ok(Begun::new(incoming, key, refusal.filter(|_| is_wanted)))
-    }
-
-    /// Handles the first frame of a long response, which ends a stream.
-    pub(in super::super) fn receive_long_answer<T: Transport>(
-        &mut self,
-        links: &mut Links<T>,
-        bodies: &mut Bodies<T>,
-        first: &FirstFrame<'_>,
-    ) -> Result<Begun, ProtocolError> {
-        let call = first.header.call;
-        let key = self.stream_of(links, first.link, call);
-        let key = key.ok_or(ProtocolError::UnknownCall { call })?;
-        let is_wanted = match self.entries[key].phase {
-            Phase::Sent { .. } => true,
-            Phase::Abandoned { .. } => false,
-            _ => return Err(ProtocolError::UnknownCall { call }),
-        };
-        let purpose = match is_wanted {
-            true => Purpose::Stream(key),
-            false => Purpose::Nobody,
-        };
-        let receiving = &mut bodies.receiving;
-        let incoming = receiving.begin_incoming(links, first, purpose, None)?;
-        let stream = &mut self.entries[key];
-        stream.note_answer(first.header);
-        if !is_wanted {
+            refusal = stream
+                .refuse_length(links, first.body.len)
+                .or_else(|| stream.fetch_ahead(links, receiving));
+        } else {
             receiving.stop_incoming(links, incoming);
-            self.remove(key, links, bodies);
-            return Ok(Begun::wanted(incoming));
+            stream.core.lock().inbound.cut(incoming.number());
         }
-        let refusal = stream.refuse_length(links, first.body.len);
-        let refusal = stream.admit_long(links, receiving, incoming, refusal);
-        Ok(Begun::new(incoming, key, refusal))
-    }
-
-    /// Handles the first frame of a long request, for which a stream was added.
-    pub(in super::super) fn receive_long_opening<T: Transport>(
-        &mut self,
-        key: StreamKey,
-        links: &mut Links<T>,
-        bodies: &mut Bodies<T>,
-        first: &FirstFrame<'_>,
-        deadline: Option<Instant>,
-        refusal: Option<Status>,
-    ) -> Result<Begun, ProtocolError> {
-        let receiving = &mut bodies.receiving;
-        let incoming = receiving.begin_incoming(links, first, Purpose::Stream(key), None)?;
-        let stream = &mut self.entries[key];
-        let refusal = refusal.or_else(|| stream.refuse_length(links, first.body.len));
-        let refusal = stream.admit_long(links, receiving, incoming, refusal);
-        if refusal.is_none() {
-            stream.timer = deadline.map(|deadline| links.time_stream(key, deadline));
-        }
-        Ok(Begun::new(incoming, key, refusal))
-    }
-}
-
-/// A long message of a stream that has begun.
-pub(in super::super) struct Begun {
-    pub(in super::super) incoming: IncomingKey,
-    /// The stream that fails at once, and why, if it does.
-    pub(in super::super) refusal: Option<(StreamKey, Status)>,
-}
-
-impl Begun {
-    fn wanted(incoming: IncomingKey) -> Self {
-        let refusal = None;
-        Self { incoming, refusal }
-    }
-
-    fn new(incoming: IncomingKey, key: StreamKey, refusal: Option<Status>) -> Self {
-        let refusal = refusal.map(|status| (key, status));
-        Self { incoming, refusal }
+        let key = incoming;
+        Ok(Begun { key, refusal })
     }
 }

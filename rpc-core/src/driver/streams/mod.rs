@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) use self::end::FailedHandler;
-pub(super) use self::look::{Begun, Next};
+pub(super) use self::look::Next;
 pub(super) use self::messages::{OwnFutures, Reader};
 pub(crate) use self::open::StreamCapacity;
 use self::stream::{Phase, Serving, Stream};
@@ -189,18 +189,15 @@ impl Streams {
         }
     }
 
-    /// Starts the timer of a stream, unless it has one: that of a long request began with its first
-    /// frame.
+    /// Starts the timer of a stream.
     pub(super) fn set_deadline<T: Transport>(
         &mut self,
         key: StreamKey,
         links: &mut Links<T>,
         deadline: Option<Instant>,
     ) {
-        let timer = &mut self.entries[key].timer;
-        if timer.is_none() {
-            *timer = deadline.map(|deadline| links.time_stream(key, deadline));
-        }
+        let timer = deadline.map(|deadline| links.time_stream(key, deadline));
+        self.entries[key].timer = timer;
     }
 
     /// Takes the handler of a stream, which is then dropped.

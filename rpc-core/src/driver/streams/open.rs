@@ -206,7 +206,7 @@ impl Streams {
         core.note_arrival();
         let mut state = core.lock();
         state.begin_look();
-        if !header.flags.contains(Flags::OPEN) {
+        if header.flags.contains(Flags::LAST) {
             state.inbound.end(StreamEnd::HalfClosed);
         }
         drop(state);
@@ -250,8 +250,7 @@ impl Stream {
         let metadata = &request.frame[HEADER_LEN..];
         let begin = |link: &mut Link<_>| {
             let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
-            let kind = FrameKind::LongRequest;
-            let mut header = request_header(&mut link.connection, kind, call, request);
+            let mut header = request_header(&mut link.connection, call, request);
             header.time_us = time_us;
             Some((header, TransferOwner::Stream(key)))
         };
@@ -344,8 +343,7 @@ fn begin<B>(
     frame: &mut [u8],
 ) -> Option<CallId> {
     let call = link.calls.begin(&mut WakeTarget::Stream(key))?;
-    let kind = FrameKind::Request;
-    let mut header = request_header(&mut link.connection, kind, call, request);
+    let mut header = request_header(&mut link.connection, call, request);
     header.time_us = time_us;
     header.encode(frame);
     Some(call)
@@ -354,14 +352,14 @@ fn begin<B>(
 /// Returns the header of a request that opens a stream, but for its deadline.
 fn request_header(
     connection: &mut Connection,
-    kind: FrameKind,
     call: CallId,
     request: &StreamRequest,
 ) -> FrameHeader {
     let flags = match request.sends_messages {
-        true => Flags::STREAM.with(Flags::OPEN),
-        false => Flags::STREAM,
+        true => Flags::STREAM,
+        false => Flags::STREAM.with(Flags::LAST),
     };
+    let kind = FrameKind::Request;
     let mut header = connection.next_header_with(kind, flags, call, request.method);
     // Longer metadata was refused.
     header.metadata_len = request.metadata_len as u16;

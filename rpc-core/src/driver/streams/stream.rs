@@ -13,7 +13,7 @@ use super::super::links::Links;
 use super::super::responses::BlockedResponse;
 use super::super::tasks::TaskKey;
 use super::super::timers::TimerKey;
-use crate::protocol::frame::{CallId, FrameHeader};
+use crate::protocol::frame::CallId;
 use crate::stats::{CalledStream, ServedCall};
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
@@ -171,17 +171,6 @@ impl Stream {
         drop(core);
         for incoming in mem::take(&mut self.receiving) {
             receiving.stop_incoming(links, incoming);
-        }
-    }
-
-    /// Notes that the response to a stream of this side has arrived, or has begun to arrive.
-    pub(super) fn note_answer(&mut self, header: &FrameHeader) {
-        if let Phase::Sent { call, counters } = &self.phase {
-            self.phase = Phase::Answered {
-                call: *call,
-                counters: counters.clone(),
-                code: header.selector,
-            };
         }
     }
 }

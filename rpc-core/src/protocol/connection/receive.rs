@@ -50,10 +50,11 @@ impl Connection {
         if header.flags.contains(Flags::ACK) {
             self.window.control_frame_acknowledged()?;
         }
-        if header.kind.is_long() {
+        let is_long = header.flags.contains(Flags::LONG);
+        if is_long {
             self.check_long(header)?;
         }
-        match (header.kind.short(), self.role) {
+        match (header.kind, self.role) {
             (FrameKind::Request, Role::Server) if header.flags.contains(Flags::STREAM) => {
                 self.receive_stream_request(header)
             }
@@ -62,7 +63,7 @@ impl Connection {
             }
             (FrameKind::Request, Role::Server) => self.receive_request(header),
             (FrameKind::Response, Role::Client) => {
-                if header.kind.is_long() {
+                if is_long {
                     self.latest = LatestFrame::of(&header);
                 }
                 self.receive_response(header)
@@ -78,20 +79,21 @@ impl Connection {
             Role::Client => Flags::GOING_AWAY,
             Role::Server => Flags::NONE,
         };
-        let of_kind = match (kind.short(), role) {
-            (FrameKind::Request, _) => Flags::STREAM | Flags::OPEN,
-            (FrameKind::Response, _) => Flags::STREAM | Flags::INITIAL,
+        let of_kind = match (kind, role) {
+            (FrameKind::Request, _) => Flags::STREAM | Flags::LONG | Flags::LAST,
+            (FrameKind::Response, _) => Flags::STREAM | Flags::LONG | Flags::INITIAL,
             (FrameKind::Control, _) => Flags::RETURNED,
-            (FrameKind::Message, Role::Server) => Flags::LAST,
-            // The other kinds are those of long messages, of which `short` returns none.
-            _ => Flags::NONE,
+            (FrameKind::Message, Role::Client) => Flags::LONG,
+            (FrameKind::Message, Role::Server) => Flags::LONG | Flags::LAST,
+            (FrameKind::Acknowledgement | FrameKind::Continuation, _) => Flags::NONE,
         };
         let wrong = flags.without(Flags::ACK | Flags::SPENT | from_server | of_kind);
         if wrong != Flags::NONE {
             let flag = wrong.first_name();
             return Err(ProtocolError::WrongFlag { flag, kind, role });
         }
-        if flags.contains(Flags::OPEN) && !flags.contains(Flags::STREAM) {
+        let is_request = kind == FrameKind::Request;
+        if is_request && flags.contains(Flags::LAST) && !flags.contains(Flags::STREAM) {
             let flag = Flags::STREAM.first_name();
             return Err(ProtocolError::MissingFlag { flag, kind });
         }
@@ -102,10 +104,7 @@ impl Connection {
     #[inline(never)]
     fn handle_other(&mut self, header: FrameHeader) -> Result<(), ProtocolError> {
         let (kind, role) = (header.kind, self.role);
-        if kind.is_long() {
-            self.check_long(header)?;
-        }
-        match kind.short() {
+        match kind {
             FrameKind::Control => Ok(self.window.control_frame_received()?),
             FrameKind::Message => self.receive_message(header),
             // Its flag has been handled.
@@ -115,31 +114,27 @@ impl Connection {
                 Err(ProtocolError::MissingFlag { flag, kind })
             }
             FrameKind::Continuation => self.receive_continuation(header),
-            FrameKind::Request if role == Role::Server => self.receive_request(header),
-            FrameKind::Response if role == Role::Client => {
-                self.latest = LatestFrame::of(&header);
-                self.receive_response(header)
+            FrameKind::Request | FrameKind::Response => {
+                Err(ProtocolError::WrongDirection { kind, role })
             }
-            _ => Err(ProtocolError::WrongDirection { kind, role }),
         }
     }
 
     /// Checks a frame whose message is long, apart from the rules for the same frame with a short one.
     fn check_long(&self, header: FrameHeader) -> Result<(), ProtocolError> {
-        let (kind, selector) = (header.kind, header.selector);
+        let (kind, selector, flags) = (header.kind, header.selector, header.flags);
+        let is_opening = kind == FrameKind::Request && flags.contains(Flags::STREAM);
         match kind {
-            FrameKind::LongMessage if selector != ONE_MESSAGE => {
-                Err(FrameError::Selector { selector }.into())
-            }
             // A request that opens a stream of the client has no message.
-            FrameKind::LongRequest if header.flags.contains(Flags::OPEN) => {
-                let (flag, role) = (Flags::OPEN.first_name(), self.role);
-                Err(ProtocolError::WrongFlag { flag, kind, role })
+            FrameKind::Request if is_opening && !flags.contains(Flags::LAST) => {
+                let flag = Flags::LAST.first_name();
+                Err(ProtocolError::MissingFlag { flag, kind })
+            }
+            FrameKind::Message if selector != ONE_MESSAGE => {
+                Err(FrameError::Selector { selector }.into())
             }
             // A status is never long.
-            FrameKind::LongResponse if selector != 0 => {
-                Err(FrameError::Selector { selector }.into())
-            }
+            FrameKind::Response if selector != 0 => Err(FrameError::Selector { selector }.into()),
             _ => Ok(()),
         }
     }

@@ -122,7 +122,7 @@ fn each_broken_rule_of_streams_is_named() {
     );
     let kind = FrameKind::Request;
     assert_eq!(
-        server(1, 1).handle_header(&flagged(kind, Flags::OPEN)),
+        server(1, 1).handle_header(&flagged(kind, Flags::LAST)),
         Err(ProtocolError::MissingFlag {
             flag: "stream",
             kind
@@ -135,12 +135,14 @@ fn each_broken_rule_of_streams_is_named() {
 fn flags_are_accepted_only_in_their_frames() {
     use FrameKind as Kind;
     let allowed = |kind, role| match (kind, role) {
-        (Kind::Request, Role::Server) => Flags::STREAM,
-        (Kind::Response, Role::Client) => Flags::GOING_AWAY | Flags::STREAM | Flags::INITIAL,
+        (Kind::Request, Role::Server) => Flags::STREAM | Flags::LONG,
+        (Kind::Response, Role::Client) => {
+            Flags::GOING_AWAY | Flags::STREAM | Flags::LONG | Flags::INITIAL
+        }
         (Kind::Control, Role::Client) => Flags::GOING_AWAY | Flags::RETURNED,
         (Kind::Control, Role::Server) => Flags::RETURNED,
-        (Kind::Message, Role::Client) => Flags::GOING_AWAY,
-        (Kind::Message, Role::Server) => Flags::LAST,
+        (Kind::Message, Role::Client) => Flags::GOING_AWAY | Flags::LONG,
+        (Kind::Message, Role::Server) => Flags::LAST | Flags::LONG,
         _ => Flags::NONE,
     };
     for kind in [Kind::Request, Kind::Response, Kind::Control, Kind::Message] {
@@ -381,7 +383,7 @@ impl Sides {
 }
 
 fn takes_credit(frame: &FrameHeader) -> bool {
-    match frame.kind.short() {
+    match frame.kind {
         FrameKind::Request | FrameKind::Message | FrameKind::Continuation => true,
         FrameKind::Response => frame.flags.contains(Flags::STREAM),
         _ => false,

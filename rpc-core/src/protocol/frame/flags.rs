@@ -22,9 +22,9 @@ impl Flags {
     pub const RETURNED: Self = Self(8);
     /// The call is a stream, whose response takes a credit.
     pub const STREAM: Self = Self(0x10);
-    /// Messages of the client follow this request.
-    pub const OPEN: Self = Self(0x20);
-    /// No message of the client follows this one.
+    /// The message does not fit the frame, which begins it.
+    pub const LONG: Self = Self(0x20);
+    /// No message of the client follows.
     pub const LAST: Self = Self(0x40);
     /// The response's metadata has two parts, the first of which is initial metadata.
     pub const INITIAL: Self = Self(0x80);
@@ -35,7 +35,7 @@ impl Flags {
         "going away",
         "credits returned",
         "stream",
-        "open",
+        "long",
         "last",
         "initial",
     ];

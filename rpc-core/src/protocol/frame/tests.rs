@@ -10,6 +10,7 @@ fn headers() -> impl Strategy<Value = FrameHeader> {
         Just(FrameKind::Control),
         Just(FrameKind::Message),
         Just(FrameKind::Acknowledgement),
+        Just(FrameKind::Continuation),
     ];
     (
         kind,
@@ -174,5 +175,5 @@ fn flags_are_named() {
     assert_eq!(format!("{set:?}"), r#"{"ack", "last"}"#);
     assert_eq!(set.without(Flags::ACK).first_name(), "last");
     assert_eq!(Flags::NONE.first_name(), "");
-    assert!(set.intersects(Flags::LAST | Flags::OPEN) && !set.contains(Flags::LAST | Flags::OPEN));
+    assert!(set.intersects(Flags::LAST | Flags::LONG) && !set.contains(Flags::LAST | Flags::LONG));
 }

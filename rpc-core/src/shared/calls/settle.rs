@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::{Calls, Record};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::LongMessage;
+use crate::driver::body::BodyRef;
 use crate::driver::handle::PollOutcome;
-use crate::driver::response::{LongResponse, ResponseBody};
 use crate::protocol::frame::ResponseHead;
 use crate::shared::permits::{CallPermit, Settled};
 use crate::shared::reconnect::Reconnect;
@@ -32,8 +33,8 @@ impl<T: Transport> Calls<T> {
         let polled = driver.read_response_from(link, call, deadline, origin, |_, body| {
             buf.clear();
             match body {
-                ResponseBody::Frame(body) => buf.extend_from_slice(body),
-                ResponseBody::Long(response) => long = Some(Box::new(response.clone())),
+                BodyRef::Frame(body) => buf.extend_from_slice(body),
+                BodyRef::Long(response) => long = Some(Box::new(response.clone())),
             }
         });
         let record = &mut self.records[number as usize];
@@ -56,7 +57,7 @@ impl<T: Transport> Calls<T> {
         &mut self,
         permit: CallPermit,
         outcome: Result<ResponseHead, CallError>,
-        long: Option<Box<LongResponse>>,
+        long: Option<Box<LongMessage>>,
     ) {
         let CallPermit { number, buf } = permit;
         let (code, pushback_us) = match &outcome {

@@ -6,13 +6,13 @@ use std::task::{Context, Poll, Waker};
 
 use super::Signals;
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::LongMessage;
 use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::frame::ResponseHead;
 use crate::stream::batch::MessageForm;
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::{ResponseBody, StreamEnd};
 use crate::stream::kept::KeptCores;
-use crate::stream::long::ReceivedLong;
 use crate::stream::outbound::{PushOutcome, StreamSizes};
 
 const SIZES: StreamSizes = StreamSizes {
@@ -126,14 +126,12 @@ fn few_streams_are_kept_and_none_with_much_memory_or_of_another_thread() {
             has_initial: false,
             pushback_us: 0,
         },
-        body: ResponseBody::Long {
+        body: ResponseBody::Long(Box::new(LongMessage {
             metadata: Box::default(),
-            message: ReceivedLong {
-                message: bytes::Bytes::from_static(b"long"),
-                share_from: 0,
-                copied_in: Arc::default(),
-            },
-        },
+            message: bytes::Bytes::from_static(b"long"),
+            share_from: 0,
+            copied_in: Arc::default(),
+        })),
     });
     kept.keep(core);
     assert!(kept.take().is_none(), "nobody has taken its long response");

@@ -19,8 +19,8 @@ use prost::EncodeError;
 use super::batch::{Decode, MessageForm};
 use super::core::{SignalQueue, StreamCore};
 use super::inbound::{ResponseBody, StreamEnd};
-use super::long::ReceivedLong;
 use super::outbound::StreamSizes;
+use crate::codec::LongMessage;
 use crate::codec::{Codec, DecodeError, LengthChanged};
 use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::frame::ResponseHead;
@@ -183,7 +183,8 @@ impl Wire {
     /// Completes a long message, by its index in `under_way`.
     pub(super) fn complete(&mut self, index: usize) {
         let (to, number, message) = self.under_way.remove(index);
-        let long = ReceivedLong {
+        let long = LongMessage {
+            metadata: Box::default(),
             message,
             share_from: usize::MAX,
             copied_in: Arc::default(),

@@ -100,8 +100,8 @@ fn send(sender: &mut Sender<Vec<u8>>, message: &[u8]) {
 fn header_of(script: &mut Script<'_>) -> FrameHeader {
     let shape = script.byte();
     let (kind, flags) = match shape % 8 {
-        0 => (FrameKind::Request, Flags::STREAM | Flags::OPEN),
-        1 => (FrameKind::Request, Flags::STREAM),
+        0 => (FrameKind::Request, Flags::STREAM),
+        1 => (FrameKind::Request, Flags::STREAM | Flags::LAST),
         2 => (FrameKind::Response, Flags::STREAM),
         3 => (FrameKind::Control, Flags::NONE),
         4 => (FrameKind::Acknowledgement, Flags::ACK),

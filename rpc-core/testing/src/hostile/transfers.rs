@@ -165,14 +165,14 @@ fn frame(script: &mut Script<'_>, from: &Node, to: &Node) -> Vec<u8> {
     };
     let (kind, flags, selector) = match shape % 8 {
         0 => (
-            FrameKind::LongRequest,
-            Flags::NONE,
+            FrameKind::Request,
+            Flags::LONG,
             u16::from(numbers >> 4 & 3),
         ),
-        1 => (FrameKind::LongRequest, Flags::STREAM, 2),
-        2 => (FrameKind::LongResponse, Flags::NONE, 0),
-        3 => (FrameKind::LongResponse, Flags::STREAM, 0),
-        4 => (FrameKind::LongMessage, Flags::NONE, ONE_MESSAGE),
+        1 => (FrameKind::Request, Flags::LONG | Flags::STREAM | Flags::LAST, 2),
+        2 => (FrameKind::Response, Flags::LONG, 0),
+        3 => (FrameKind::Response, Flags::LONG | Flags::STREAM, 0),
+        4 => (FrameKind::Message, Flags::LONG, ONE_MESSAGE),
         5 => (FrameKind::Control, Flags::NONE, 0),
         _ => (FrameKind::Continuation, Flags::NONE, form),
     };

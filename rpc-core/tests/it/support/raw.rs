@@ -22,6 +22,14 @@ pub(crate) fn header(kind: FrameKind) -> FrameHeader {
     }
 }
 
+/// The header of the first frame of a long message.
+pub(crate) fn long(kind: FrameKind) -> FrameHeader {
+    FrameHeader {
+        flags: Flags::LONG,
+        ..header(kind)
+    }
+}
+
 /// A request that opens a stream.
 pub(crate) fn open(call: u32, method: u16, flags: Flags) -> FrameHeader {
     FrameHeader {
@@ -78,7 +86,7 @@ pub(crate) fn long_request(
 ) -> (FrameHeader, Vec<u8>) {
     let header = FrameHeader {
         call: CallId(call),
-        ..header(FrameKind::LongRequest)
+        ..long(FrameKind::Request)
     };
     let mut body = vec![0; LONG_BODY_LEN];
     LongBody::encode(TransferId(transfer), len as u32, form, &mut body);
@@ -158,7 +166,7 @@ impl<'a> Raw<'a> {
                 self.peer.send(ack, &[]);
             }
             let took_credit = |(frame, _): &&Frame| {
-                let kind = frame.kind.short();
+                let kind = frame.kind;
                 matches!(
                     kind,
                     FrameKind::Request | FrameKind::Message | FrameKind::Continuation

@@ -163,10 +163,9 @@ impl Side {
 
     /// Sends a frame, which begins a long message if continuations follow.
     fn send_long(&mut self, kind: FrameKind, flags: Flags, pieces: u8, to: &mut Self) {
-        let kind = match kind {
-            FrameKind::Request if pieces > 0 => FrameKind::LongRequest,
-            FrameKind::Response if pieces > 0 => FrameKind::LongResponse,
-            kind => kind,
+        let flags = match pieces {
+            0 => flags,
+            _ => flags | Flags::LONG,
         };
         let header = self.connection.next_header_with(kind, flags, CallId(0), 0);
         let mut frame = Frame {
@@ -327,7 +326,7 @@ fn take_piece(messages: &mut VecDeque<u8>) -> bool {
 }
 
 fn takes_credit(header: &FrameHeader) -> bool {
-    match header.kind.short() {
+    match header.kind {
         FrameKind::Request | FrameKind::Message | FrameKind::Continuation => true,
         FrameKind::Response => header.flags.contains(Flags::STREAM),
         _ => false,
