@@ -21,6 +21,7 @@ use std::time::Instant;
 use super::body::Body;
 use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
+use super::request_queue::QueuedRequest;
 use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
@@ -247,6 +248,16 @@ impl<T: Transport> Driver<T> {
         for stream in streams {
             self.fail_stream(stream, too_late(), Started::Maybe);
         }
+        // Requests of which the rest is still to come.
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let receiving = &mut state.bodies.receiving;
+        let stopped = receiving.stop_requests(&mut state.links);
+        drop(borrowed);
+        for (link, header, served) in stopped {
+            let status = Status::unavailable("the server is shutting down; the call did not run");
+            self.refuse(link, &header, served, status, Started::NOT);
+        }
     }
 
     /// Drops all parked handlers, and the methods, when a poller stops.
@@ -310,6 +321,27 @@ impl<T: Transport> Driver<T> {
     pub(super) fn refuse_cancelled(&self, link: LinkKey, header: &FrameHeader, served: ServedCall) {
         let status = Status::cancelled("the client cancelled the call; it did not run");
         self.refuse(link, header, served, status, Started::NOT);
+    }
+
+    /// Queues a request, all of which has arrived.
+    #[inline(always)]
+    pub(super) fn queue_request(
+        &self,
+        link: LinkKey,
+        header: FrameHeader,
+        served: ServedCall,
+        body: Body<T::RecvBuf>,
+    ) {
+        let since = self.looked_at.get();
+        let state = &mut *self.state.borrow_mut();
+        let request = QueuedRequest {
+            header,
+            served,
+            body,
+            since,
+        };
+        let links = &mut state.links;
+        state.run_queue.queue_request(links, link, request);
     }
 
     /// Queues the task of a handler that has been woken.

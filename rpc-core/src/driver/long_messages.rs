@@ -1,8 +1,6 @@
 //! Long messages of calls and streams: their frames and their ends, as far as the application's code has
 //! to run.
 
-use std::thread;
-
 use super::Driver;
 use super::bodies::{Begun, Ended, FirstFrame, Outcome, Purpose};
 use super::body::Body;
@@ -16,24 +14,11 @@ use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody
 use crate::status::Status;
 use crate::transport::{FetchKey, Transport};
 
-/// The most turns that a caller takes until its entries are sent. An entry waits while the peer has not
-/// acknowledged the control frame before.
-const MOST_TURNS: u32 = 20_000;
-/// Of these, turns after which the caller offers its core to others before each: where there are more
-/// threads than cores, the peer may need it. All turns take some ten milliseconds if nobody does.
-const TURNS_WITHOUT_YIELD: u32 = 1000;
-
 impl<T: Transport> Driver<T> {
-    /// Handles a frame of a long message, whose header has been checked and accounted. Returns true if a
-    /// request is complete, and waits for its turn.
+    /// Handles a frame of a long message, whose header has been checked and accounted.
     #[cold]
     #[inline(never)]
-    pub(super) fn receive_long(
-        &self,
-        link: LinkKey,
-        header: &FrameHeader,
-        buf: T::RecvBuf,
-    ) -> bool {
+    pub(super) fn receive_long(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         self.block_on_waker.note_long();
         let frame = &buf.as_ref()[HEADER_LEN..];
         let (metadata, body) = frame.split_at(header.metadata_len.into());
@@ -59,10 +44,7 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         let ended = match received {
             Ok(ended) => ended,
-            Err(error) => {
-                state.links.close_for_violation(link, buf, error);
-                return false;
-            }
+            Err(error) => return state.links.close_for_violation(link, buf, error),
         };
         if is_response {
             // The receive that the request has promised was given back when the call was found.
@@ -80,7 +62,9 @@ impl<T: Transport> Driver<T> {
         }
         drop(borrowed);
         self.wake_collected();
-        ended.is_some_and(|ended| self.conclude(ended))
+        if let Some(ended) = ended {
+            self.conclude(ended);
+        }
     }
 
     /// Handles the first frame of a long message. Returns the outcome of the message if there is one
@@ -154,14 +138,14 @@ impl<T: Transport> Driver<T> {
         Ok(Begun { key, refusal })
     }
 
-    /// Gives a long message that has ended to its call or stream, as the frame of a short one is given. Runs
-    /// the application's code, so nothing may be borrowed. Returns true if a request waits for its turn.
-    pub(super) fn conclude(&self, ended: Ended) -> bool {
+    /// Gives a long message that has ended to its call or stream, as the frame of a short one is given. A
+    /// request begins in the next turn, with what that turn finds. Runs the application's code, so nothing may be
+    /// borrowed.
+    pub(super) fn conclude(&self, ended: Ended) {
         let (link, header) = (ended.link, &ended.header);
         match (ended.purpose, ended.outcome) {
             (Purpose::Request(served), Outcome::Complete(message)) => {
                 self.queue_request(link, *header, served, Body::Long(message));
-                return true;
             }
             (Purpose::Request(served), Outcome::Refused(status)) => {
                 self.refuse(link, header, served, status, Started::NOT);
@@ -198,7 +182,6 @@ impl<T: Transport> Driver<T> {
             }
             (Purpose::Nobody, _) => unreachable!("nobody waits for the end of the message"),
         }
-        false
     }
 
     /// Handles a long message of a stream whose sender sends no more of it.
@@ -215,21 +198,6 @@ impl<T: Transport> Driver<T> {
             self.fail_receiving(stream, status);
         }
         self.wake_collected();
-    }
-
-    /// Takes turns until each sender knows that its message was received. Messages that are still
-    /// arriving are released in later turns, so that a stream does not hold up the caller.
-    #[cold]
-    pub(super) fn send_releases(&self) {
-        for turn in 0..MOST_TURNS {
-            if !self.state.borrow().bodies.receiving.owes_last_entries() {
-                return;
-            }
-            if turn >= TURNS_WITHOUT_YIELD {
-                thread::yield_now();
-            }
-            self.turn();
-        }
     }
 
     /// Sends the next pieces of long messages, gives memory to messages that wait for it, and drops the
@@ -258,17 +226,19 @@ impl<T: Transport> Driver<T> {
         self.drop_spent();
     }
 
-    /// Handles the arrival of a segment. Returns true if a request is complete, and waits for its turn.
+    /// Handles the arrival of a segment.
     #[cold]
     #[inline(never)]
-    pub(super) fn fetched(&self, fetch: FetchKey, len: u32) -> bool {
+    pub(super) fn fetched(&self, fetch: FetchKey, len: u32) {
         self.block_on_waker.note_long();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let receiving = &mut state.bodies.receiving;
         let ended = receiving.fetched(&mut state.links, fetch, len);
         drop(borrowed);
-        ended.is_some_and(|ended| self.conclude(ended))
+        if let Some(ended) = ended {
+            self.conclude(ended);
+        }
     }
 }
 

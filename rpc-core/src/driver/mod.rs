@@ -53,7 +53,7 @@ pub(crate) mod waiters;
 mod waiting;
 pub(crate) mod wakeup;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
@@ -61,6 +61,7 @@ use std::time::Instant;
 use self::age::ConnectionAge;
 use self::block_on_waker::BlockOnWaker;
 use self::bodies::Bodies;
+use self::call_table::WakeTarget;
 use self::handle::SendLimits;
 use self::handlers::LentTask;
 use self::link::{Link, LinkKey, LinkState};
@@ -343,6 +344,20 @@ impl<T: Transport> Driver<T> {
         let mut state = self.state.borrow_mut();
         if state.bodies.sending.spent.is_empty() {
             state.bodies.sending.spent = spent;
+        }
+    }
+
+    /// Wakes the caller of a call that has ended.
+    #[inline(always)]
+    pub(super) fn wake_caller(&self, mut state: RefMut<'_, State<T>>, caller: WakeTarget) {
+        match caller {
+            WakeTarget::BlockOn => self.block_on_waker.wake(),
+            WakeTarget::Permit(permit) => state.links.settled.push(permit),
+            WakeTarget::None | WakeTarget::Stream(_) => {}
+            WakeTarget::Task(waker) => {
+                drop(state);
+                waker.wake();
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Idle time: the periodic maintenance of connections, and how a poller sleeps.
+//! What a poller does before it is idle: the last entries for its peers, the periodic maintenance of
+//! connections, and its sleep.
 //!
 //! A poller sleeps in three steps, so that it misses no work: it arms the notification, polls once
 //! more, and waits. This happens at two levels:
@@ -13,10 +14,18 @@
 //! The code of each handshake draws it, with the interleaving that each fence prevents. Loom models
 //! check both.
 
+use std::thread;
 use std::time::Duration;
 
 use super::Driver;
 use crate::transport::Transport;
+
+/// The most turns that a caller takes until its entries are sent. An entry waits while the peer has not
+/// acknowledged the control frame before.
+const MOST_TURNS: u32 = 20_000;
+/// Of these, turns after which the caller offers its core to others before each: where there are more
+/// threads than cores, the peer may need it. All turns take some ten milliseconds if nobody does.
+const TURNS_WITHOUT_YIELD: u32 = 1000;
 
 impl<T: Transport> Driver<T> {
     /// Sleeps until the device has an event, a deadline passes, or another thread notifies the
@@ -51,5 +60,20 @@ impl<T: Transport> Driver<T> {
             self.wake_collected();
         }
         at_most.is_none()
+    }
+
+    /// Takes turns until each sender knows that its message was received. Messages that are still
+    /// arriving are released in later turns, so that a stream does not hold up the caller.
+    #[cold]
+    pub(super) fn send_releases(&self) {
+        for turn in 0..MOST_TURNS {
+            if !self.state.borrow().bodies.receiving.owes_last_entries() {
+                return;
+            }
+            if turn >= TURNS_WITHOUT_YIELD {
+                thread::yield_now();
+            }
+            self.turn();
+        }
     }
 }

@@ -14,22 +14,20 @@
 //! 7. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
 //!    carried, and deadlines.
 
-use std::cell::{Cell, RefMut};
+use std::cell::Cell;
 use std::time::Instant;
 
 use super::body::Body;
-use super::call_table::WakeTarget;
 use super::link::LinkKey;
 #[cfg(doc)]
 use super::outbox::{Missing, Outbox};
-use super::request_queue::QueuedRequest;
 use super::run_queue::TURN_TIME;
 use super::streams::{OwnFutures, Reader};
 use super::tasks::TaskKey;
 use super::visits::CALLS_PER_TURN;
 use super::{Driver, State};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind};
-use crate::stats::{ServedCall, TURNS_PER_GAUGE_UPDATE};
+use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::stream::wakers::wake_all;
 use crate::transport::{CloseReason, ConnectionId, Event, RoomMade, RoomWanted, Transport};
 
@@ -54,8 +52,6 @@ pub(super) enum Arrival<B> {
     Handled,
     /// A request whose header has been validated and accounted, in its receive slot.
     Request(LinkKey, FrameHeader, B),
-    /// A request whose long message is complete waits for its turn.
-    Queued,
     /// The handler that waited for a message of its stream.
     Reader(LinkKey, TaskKey),
 }
@@ -141,7 +137,6 @@ impl<T: Transport> Driver<T> {
         } else if let Some(event) = first {
             match self.handle(event) {
                 Arrival::Handled => {}
-                Arrival::Queued => self.serve_in_turn(None),
                 Arrival::Request(link, header, buf) => self.serve_received(link, &header, buf),
                 Arrival::Reader(_, task) => self.resume_reader(task),
             }
@@ -178,10 +173,7 @@ impl<T: Transport> Driver<T> {
                 connection,
                 admitted,
             } => self.state.borrow_mut().links.accept(connection, *admitted),
-            Event::Fetched { fetch, len, .. } if self.fetched(fetch, len) => {
-                return Arrival::Queued;
-            }
-            Event::Fetched { .. } => {}
+            Event::Fetched { fetch, len, .. } => self.fetched(fetch, len),
             Event::FetchCancelled { fetch, .. } => {
                 let state = &mut *self.state.borrow_mut();
                 let receiving = &mut state.bodies.receiving;
@@ -241,40 +233,27 @@ impl<T: Transport> Driver<T> {
             }
             _ => {
                 drop(borrowed);
-                self.receive_rare_frame(key, header, buf)
-            }
-        }
-    }
-
-    /// Wakes the caller of a call that has ended.
-    #[inline(always)]
-    pub(super) fn wake_caller(&self, mut state: RefMut<'_, State<T>>, caller: WakeTarget) {
-        match caller {
-            WakeTarget::BlockOn => self.block_on_waker.wake(),
-            WakeTarget::Permit(permit) => state.links.settled.push(permit),
-            WakeTarget::None | WakeTarget::Stream(_) => {}
-            WakeTarget::Task(waker) => {
-                drop(state);
-                waker.wake();
+                match self.receive_rare_frame(key, header, buf) {
+                    Some(buf) => Arrival::Request(key, header, buf),
+                    None => Arrival::Handled,
+                }
             }
         }
     }
 
     /// Routes the frames that unary calls seldom or never have, except messages that fit a frame. Returns
-    /// what they leave to do.
+    /// the frame of a request that opens a stream.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
         key: LinkKey,
         header: FrameHeader,
         buf: T::RecvBuf,
-    ) -> Arrival<T::RecvBuf> {
+    ) -> Option<T::RecvBuf> {
         self.ready.enter();
         if header.flags.contains(Flags::LONG) || header.kind == FrameKind::Continuation {
-            return match self.receive_long(key, &header, buf) {
-                true => Arrival::Queued,
-                false => Arrival::Handled,
-            };
+            self.receive_long(key, &header, buf);
+            return None;
         }
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -283,7 +262,7 @@ impl<T: Transport> Driver<T> {
                 let spec = self.methods.borrow().spec(header.selector);
                 let accepted = state.streams.accept(&mut state.links, key, &header, spec);
                 match accepted {
-                    Ok(_) => return Arrival::Request(key, header, buf),
+                    Ok(_) => return Some(buf),
                     Err(error) => state.links.close_for_violation(key, buf, error),
                 }
             }
@@ -305,7 +284,7 @@ impl<T: Transport> Driver<T> {
                 unreachable!("messages that fit a frame, and long ones, are handled before")
             }
         }
-        Arrival::Handled
+        None
     }
 
     /// Wakes the reader of messages that have arrived on a link. A handler is left to the caller.
@@ -417,34 +396,13 @@ impl<T: Transport> Driver<T> {
     #[inline(always)]
     pub(super) fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
         match self.handle(event) {
-            Arrival::Handled | Arrival::Queued => {}
+            Arrival::Handled => {}
             Arrival::Request(link, header, buf) => {
                 let served = self.counters.received(header.selector, || self.clock.now());
                 self.queue_request(link, header, served, Body::Slot(buf));
             }
             Arrival::Reader(link, task) => self.queue_woken(link, task.0),
         }
-    }
-
-    /// Queues a request, all of which has arrived.
-    #[inline(always)]
-    pub(super) fn queue_request(
-        &self,
-        link: LinkKey,
-        header: FrameHeader,
-        served: ServedCall,
-        body: Body<T::RecvBuf>,
-    ) {
-        let since = self.looked_at.get();
-        let state = &mut *self.state.borrow_mut();
-        let request = QueuedRequest {
-            header,
-            served,
-            body,
-            since,
-        };
-        let links = &mut state.links;
-        state.run_queue.queue_request(links, link, request);
     }
 
     /// Ends connections for new clients, and tells how many.

@@ -22,6 +22,7 @@ mod long_messages_hostile;
 mod long_messages_memory;
 mod long_messages_stalled;
 mod long_receivers_stalled;
+mod long_requests_waiting;
 mod long_responses;
 mod memory_over_device;
 mod method_limits;

@@ -90,6 +90,25 @@ impl<T: Transport> Receiving<T> {
         Ok(Some(ended))
     }
 
+    /// Stops the requests that have not arrived in full: their handlers would not begin. Returns their
+    /// headers.
+    pub(in super::super) fn stop_requests(
+        &mut self,
+        links: &mut Links<T>,
+    ) -> Vec<(LinkKey, FrameHeader, ServedCall)> {
+        let mut requests = Vec::new();
+        for (key, incoming) in self.incoming.iter() {
+            if let Purpose::Request(served) = incoming.purpose {
+                requests.push((key, (incoming.link, incoming.header, served)));
+            }
+        }
+        let stop = |(key, request)| {
+            self.stop_incoming(links, key);
+            request
+        };
+        requests.into_iter().map(stop).collect()
+    }
+
     /// Ends a message that this side does not receive, because of the status.
     pub(super) fn end_refused(
         &mut self,

@@ -251,6 +251,8 @@ impl Streams {
 
     /// Sends the message in `frame`, if nothing of its stream waits, and no other stream
     /// waits for its turn or for a credit.
+    // Always inlined: each message that is alone pays for it, and its caller is the only one.
+    #[inline(always)]
     pub(in super::super) fn send_alone<T: Transport>(
         &mut self,
         links: &mut Links<T>,
