@@ -8,7 +8,6 @@ use super::link::LinkKey;
 use super::link_bodies::IncomingKey;
 use super::link_streams::StreamKey;
 use super::responses::Started;
-use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody};
 use crate::status::Status;
@@ -110,9 +109,8 @@ impl<T: Transport> Driver<T> {
         // No message has begun, so the end of the connection does not count the call.
         let key = begun.inspect_err(|_| self.counters.dropped(served.method))?;
         let of_method = spec.and_then(|spec| spec.max_request_len);
-        let limit = MessageLimit::of_receiver(links.transport.limits()).and_method(of_method);
         let refusal = rejection
-            .or_else(|| too_long(first.body.len, limit, Direction::Request))
+            .or_else(|| first.refuse_length(links, of_method))
             .or_else(|| receiving.admit_incoming(links, key));
         Ok(Begun { key, refusal })
     }
@@ -132,15 +130,15 @@ impl<T: Transport> Driver<T> {
             return receiving.begin_unwanted(links, first);
         }
         let key = receiving.begin_incoming(links, first, Purpose::Response, None)?;
-        let limit = MessageLimit::of_receiver(links.transport.limits());
-        let refusal = too_long(first.body.len, limit, Direction::Response)
-            .or_else(|| receiving.admit_incoming(links, key));
+        // The caller knows the limit of the method.
+        let refusal = first.refuse_length(links, None);
+        let refusal = refusal.or_else(|| receiving.admit_incoming(links, key));
         Ok(Begun { key, refusal })
     }
 
-    /// Gives a long message that has ended to its call or stream, as the frame of a short one is given. A
-    /// request begins in the next turn, with what that turn finds. Runs the application's code, so nothing may be
-    /// borrowed.
+    /// Gives a long message that has ended to its call or stream, as the frame of a short one is
+    /// given. A request begins in the next turn, with what that turn finds. Runs the application's
+    /// code, so nothing may be borrowed.
     pub(super) fn conclude(&self, ended: Ended) {
         let (link, header) = (ended.link, &ended.header);
         match (ended.purpose, ended.outcome) {
@@ -245,10 +243,4 @@ impl<T: Transport> Driver<T> {
 /// Returns true if a frame is the response to a unary call. Its receive was promised with the request.
 fn is_unary_response(header: &FrameHeader) -> bool {
     header.kind == FrameKind::Response && !header.flags.contains(Flags::STREAM)
-}
-
-/// Returns the status of a call whose message is longer than this side receives.
-fn too_long(len: u32, limit: MessageLimit, direction: Direction) -> Option<Status> {
-    let len = len as usize;
-    (len > limit.bytes()).then(|| Status::message_too_long(len, limit, direction))
 }

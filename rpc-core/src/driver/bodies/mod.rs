@@ -4,7 +4,7 @@
 //! piece. Continuations bring the others (`protocol/frame/long.rs`). A frame's slot is released as
 //! soon as the frame has been handled: fragments are copied out of it, and the descriptions of
 //! segments are kept. Nothing here knows a call or a stream: what has happened to a message is
-//! returned, and `long_messages.rs` tells its call or its stream.
+//! returned ([`Ended`]), and `long_messages.rs` hands a complete one to where short ones go.
 //!
 //! | file | step |
 //! | --- | --- |

@@ -11,6 +11,7 @@ use super::super::links::Links;
 use super::arrival::{Ended, Purpose};
 use super::incoming::{Incoming, Owed, Place, Progress, Receiving};
 use super::looks::Looks;
+use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
@@ -24,6 +25,24 @@ pub(in super::super) struct FirstFrame<'a> {
     pub(in super::super) header: &'a FrameHeader,
     pub(in super::super) metadata: &'a [u8],
     pub(in super::super) body: LongBody<'a>,
+}
+
+impl FirstFrame<'_> {
+    /// Returns the status of a message that is longer than this side receives, or than its method
+    /// allows.
+    pub(in super::super) fn refuse_length<T: Transport>(
+        &self,
+        links: &Links<T>,
+        of_method: Option<u32>,
+    ) -> Option<Status> {
+        let limit = MessageLimit::of_receiver(links.transport.limits()).and_method(of_method);
+        let direction = match links[self.link].is_server() {
+            true => Direction::Request,
+            false => Direction::Response,
+        };
+        let len = self.body.len as usize;
+        (len > limit.bytes()).then(|| Status::message_too_long(len, limit, direction))
+    }
 }
 
 /// A long message that has begun.

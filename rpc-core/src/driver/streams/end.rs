@@ -59,7 +59,7 @@ impl Streams {
         let key = receiving.begin_incoming(links, first, purpose, None)?;
         let stream = &mut self.entries[stream];
         stream.receiving.push(key);
-        let refusal = stream.refuse_length(links, first.body.len);
+        let refusal = first.refuse_length(links, stream.longest);
         let refusal = refusal.or_else(|| receiving.admit_incoming(links, key));
         Ok(Begun { key, refusal })
     }

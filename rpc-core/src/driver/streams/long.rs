@@ -19,7 +19,6 @@ use super::super::outbox::{Class, Missing};
 use super::messages::Stop;
 use super::{Phase, Stream};
 use crate::codec::LongMessage;
-use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::{MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, ONE_MESSAGE};
 use crate::status::Status;
@@ -97,18 +96,6 @@ impl Stream {
         if sending.is_sending(key) {
             self.sending.push(key);
         }
-    }
-
-    /// Returns the status of a message that is longer than this side receives on a stream.
-    pub(super) fn refuse_length<T: Transport>(&self, links: &Links<T>, len: u32) -> Option<Status> {
-        let limits = links.transport.limits();
-        let limit = MessageLimit::of_receiver(limits).and_method(self.longest);
-        let direction = match links[self.link].is_server() {
-            true => Direction::Request,
-            false => Direction::Response,
-        };
-        let len = len as usize;
-        (len > limit.bytes()).then(|| Status::message_too_long(len, limit, direction))
     }
 
     /// Applies the first frame of a long message to its stream. Returns false if nobody wants the

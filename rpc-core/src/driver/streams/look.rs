@@ -363,8 +363,8 @@ impl Streams {
         let mut refusal = None;
         if is_wanted {
             stream.receiving.push(incoming);
-            refusal = stream
-                .refuse_length(links, first.body.len)
+            refusal = first
+                .refuse_length(links, stream.longest)
                 .or_else(|| stream.fetch_ahead(links, receiving));
         } else {
             receiving.stop_incoming(links, incoming);
