@@ -30,8 +30,14 @@ impl<T: Transport> Driver<T> {
             self.advance_bodies();
             state = self.state.borrow_mut();
         }
+        if !state.endings.is_empty() {
+            drop(state);
+            self.end_some();
+            state = self.state.borrow_mut();
+        }
         state.send_control_frames();
-        state.links.outbox.note_what_is_left();
+        let any_end = !state.endings.is_empty();
+        state.links.outbox.note_what_is_left(any_end);
         let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && state.links.awaits_time();
         state.links.flush();
         let any_woken = !state.links.wakers.is_empty();

@@ -15,17 +15,16 @@
 //! before its message is decoded. It is rejected rather than queued: queueing nested calls could
 //! deadlock.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::body::Body;
 use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
 use super::request_queue::QueuedRequest;
-use super::responses::{BlockedResponse, Started};
+use super::responses::Started;
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
-use crate::protocol::frame::{CallId, Flags, FrameHeader};
+use crate::protocol::frame::{Flags, FrameHeader};
 use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
@@ -191,42 +190,12 @@ impl<T: Transport> Driver<T> {
         self.respond_status(&task.call, status);
     }
 
-    /// Drops the handlers and the blocked responses of a connection that has ended.
-    pub(crate) fn discard_tasks_of(&self, link: LinkKey) {
-        self.discard_queued(link);
-        let tasks = self
-            .tasks
-            .borrow_mut()
-            .remove_where(|task| task.call.link == link);
-        for task in tasks {
-            if let Some(timer) = task.timer {
-                self.state.borrow_mut().links.timers.cancel(timer);
-            }
-            self.counters.dropped(task.call.served.method);
-            self.discard(&task);
-        }
-        let mut state = self.state.borrow_mut();
-        let (gone, kept): (VecDeque<_>, _) = state
-            .responses
-            .blocked
-            .drain(..)
-            .partition(|blocked| blocked.call.link == link);
-        state.responses.blocked = kept;
-        drop(state);
-        for blocked in gone {
-            self.counters.dropped(blocked.call.served.method);
-            if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
-                self.discard_handler(blocked.call.served.method, handler_key);
-            }
-        }
-    }
-
     /// Drops all parked handlers and responds with `UNAVAILABLE`, because the time limit of the
     /// shutdown has passed. From now on, requests are rejected with the same code, without
     /// decoding.
     pub(crate) fn reject_calls(&self) {
         self.tasks.borrow_mut().stop_starting();
-        let tasks = self.tasks.borrow_mut().remove_where(|_| true);
+        let tasks = self.tasks.borrow_mut().remove_where(|_| true, usize::MAX);
         if !tasks.is_empty() {
             tracing::warn!(
                 handlers = tasks.len(),
@@ -262,59 +231,13 @@ impl<T: Transport> Driver<T> {
 
     /// Drops all parked handlers, and the methods, when a poller stops.
     pub(crate) fn discard_all_tasks(&self) {
-        let tasks = self.tasks.borrow_mut().remove_where(|_| true);
+        let tasks = self.tasks.borrow_mut().remove_where(|_| true, usize::MAX);
         for task in tasks {
             self.counters.dropped(task.call.served.method);
             self.discard(&task);
         }
         let methods = self.methods.take();
         drop(methods);
-    }
-
-    /// Ends the calls that a client has cancelled.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
-        for &call in calls {
-            self.cancel_served(link, call);
-        }
-    }
-
-    pub(super) fn cancel_served(&self, link: LinkKey, call: CallId) {
-        let cancels = &self.counters.cancels;
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        if let Some(request) = state.run_queue.take_queued(&mut state.links, link, call) {
-            drop(borrowed);
-            cancels.before_start.add(1);
-            self.release_request(link, request.body);
-            return self.refuse_cancelled(link, &request.header, request.served);
-        }
-        let receiving = &mut state.bodies.receiving;
-        if let Some((header, served)) = receiving.cancel_request(&mut state.links, link, call) {
-            drop(borrowed);
-            cancels.before_start.add(1);
-            return self.refuse_cancelled(link, &header, served);
-        }
-        let stream = state.streams.stream_of(&mut state.links, link, call);
-        drop(borrowed);
-        let status = || Status::cancelled("the client cancelled the call");
-        if let Some(key) = stream {
-            cancels.running.add(1);
-            return self.end_handler(key, status(), Started::Maybe);
-        }
-        let task = self.tasks.borrow_mut().take_call(link, call);
-        let Some(task) = task else {
-            // The response has crossed the cancel.
-            cancels.too_late.add(1);
-            return;
-        };
-        cancels.running.add(1);
-        if let Some(timer) = task.timer {
-            self.state.borrow_mut().links.timers.cancel(timer);
-        }
-        self.discard(&task);
-        self.respond_status(&task.call, status());
     }
 
     /// Answers a request that its client has cancelled. It is not decoded, and its handler never begins.

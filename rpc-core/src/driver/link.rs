@@ -1,5 +1,6 @@
 //! [`Link`]: one connection of a poller, with its calls.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::age::{Ageing, Lifetime};
@@ -15,6 +16,7 @@ use crate::peer::LendablePeer;
 use crate::protocol::connection::Connection;
 #[cfg(any(debug_assertions, feature = "test-util"))]
 use crate::protocol::credit::UNCREDITED_RECEIVES;
+use crate::protocol::frame::CallId;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
 table_key! {
@@ -66,6 +68,8 @@ pub(crate) struct Link<B> {
     /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,
     pub(super) closed: bool,
+    /// Server: calls that the client has cancelled, and that still have to end.
+    pub(super) cancelled: VecDeque<CallId>,
     /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
     pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,

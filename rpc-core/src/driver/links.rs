@@ -1,5 +1,6 @@
 //! Connections of the driver: adds, ends and removes them.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -168,6 +169,7 @@ impl<T: Transport> Links<T> {
             unused_looks: 0,
             ended: None,
             closed: false,
+            cancelled: VecDeque::new(),
             ack_is_due: false,
             accepted_at: quota.as_ref().map(|_| self.clock.now()),
             lifetime: None,
@@ -335,7 +337,8 @@ impl<T: Transport> Links<T> {
     #[must_use]
     pub(super) fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
         let link = self.table.get(key)?;
-        if !(link.closed && link.handles == 0) {
+        // Its streams may still end, some in each turn.
+        if !link.closed || link.handles != 0 || link.streams.open != 0 {
             return None;
         }
         let mut link = self.table.remove(key);

@@ -12,6 +12,7 @@ pub(crate) mod call_table;
 mod connect;
 mod credits;
 mod deferred;
+mod endings;
 mod entries;
 mod erased;
 mod frames;
@@ -62,6 +63,7 @@ use self::age::ConnectionAge;
 use self::block_on_waker::BlockOnWaker;
 use self::bodies::Bodies;
 use self::call_table::WakeTarget;
+use self::endings::Endings;
 use self::handle::SendLimits;
 use self::handlers::LentTask;
 use self::link::{Link, LinkKey, LinkState};
@@ -130,6 +132,7 @@ pub(crate) struct State<T: Transport> {
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
     responses: Responses,
+    endings: Endings,
 }
 
 /// The target of a deadline.
@@ -175,6 +178,7 @@ impl<T: Transport> Driver<T> {
                 streams: Streams::new(tasks.ready()),
                 run_queue: RunQueue::default(),
                 responses: Responses::default(),
+                endings: Endings::default(),
             }),
             tasks: RefCell::new(tasks),
             has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),
@@ -327,14 +331,10 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Returns true if no connection is open.
+    /// Returns true if no connection is open, or still ends.
     pub(crate) fn is_closed(&self) -> bool {
-        self.state
-            .borrow()
-            .links
-            .table
-            .values()
-            .all(|link| link.closed)
+        let state = self.state.borrow();
+        state.endings.is_empty() && state.links.table.values().all(|link| link.closed)
     }
 
     /// Drops the parts of messages that have been sent, while nothing is borrowed.

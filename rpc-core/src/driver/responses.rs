@@ -5,6 +5,7 @@
 //! one as a value in its method. The driver retries them in each turn, oldest first.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -83,6 +84,23 @@ pub(super) struct Responses {
 }
 
 impl Responses {
+    /// Takes the responses of a connection that has ended.
+    pub(super) fn take_blocked_of(&mut self, link: LinkKey) -> Vec<Blocked> {
+        let of_link = |blocked: &mut Blocked| blocked.call.link == link;
+        let mut taken = Vec::new();
+        // Most often there are none.
+        if self.blocked.iter_mut().any(of_link) {
+            let all = mem::take(&mut self.blocked);
+            for mut blocked in all {
+                match of_link(&mut blocked) {
+                    true => taken.push(blocked),
+                    false => self.blocked.push_back(blocked),
+                }
+            }
+        }
+        taken
+    }
+
     /// Sends a response whose frame is complete but for its header, or blocks it.
     // Never inlined: with one copy of it, the send is inlined here.
     #[inline(never)]
@@ -285,7 +303,7 @@ impl Responses {
         response: BlockedResponse,
     ) {
         let mut call = *call;
-        if !std::mem::replace(&mut call.served.has_waited, true) {
+        if !mem::replace(&mut call.served.has_waited, true) {
             links.counters.stalls.responses.add(1);
         }
         // The response will carry the credit of its request. A control frame is of no use here,

@@ -22,7 +22,7 @@ use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
-use crate::transport::{CloseReason, Transport};
+use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
     /// Looks at the streams that have work.
@@ -280,31 +280,6 @@ impl<T: Transport> Driver<T> {
         if has_handler {
             let status = Status::deadline_exceeded("the deadline passed before the call ended");
             self.end_handler(key, status, Started::Maybe);
-        }
-    }
-
-    /// Ends the streams of a connection that has ended. The handlers of a server's streams have been
-    /// dropped.
-    pub(super) fn end_streams_of(&self, link: LinkKey) {
-        let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
-        let keys = self.state.borrow().streams.keys_of(link);
-        for key in keys {
-            let mut borrowed = self.state.borrow_mut();
-            let state = &mut *borrowed;
-            let call = state.streams.served_of(key);
-            let had_handler = state.streams.take_task(key).is_some();
-            let (links, bodies) = (&mut state.links, &mut state.bodies);
-            let streams = &mut state.streams;
-            let kept = streams.end_with_connection(key, links, bodies, &reason);
-            drop(borrowed);
-            let Some(call) = call else { continue };
-            if !had_handler {
-                // The handler has ended, or its request has not arrived in full.
-                self.counters.dropped(call.served.method);
-            }
-            if let Some(BlockedResponse::Kept { handler_key, .. }) = kept {
-                self.discard_handler(call.served.method, handler_key);
-            }
         }
     }
 }

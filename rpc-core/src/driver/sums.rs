@@ -69,6 +69,7 @@ impl<T: Transport> State<T> {
         let (outbox, links) = (&self.links.outbox, &self.links.table);
         assert!(outbox.control.keys().all(|key| links.contains(key)));
         assert!(outbox.calls.keys().all(|key| links.contains(key)));
+        assert!(self.endings.links().all(|key| links.contains(key)));
         let has_stream = |key: StreamKey| self.streams.contains(key);
         assert!(outbox.streams.keys().all(has_stream));
         let any = outbox.control.len() | outbox.calls.len() | outbox.streams.len();

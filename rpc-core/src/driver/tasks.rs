@@ -223,10 +223,17 @@ impl Tasks {
         }
     }
 
-    /// Takes every parked task for which `select` returns true.
-    pub(crate) fn remove_where(&mut self, select: impl Fn(&Task) -> bool) -> Vec<Task> {
+    /// Takes the parked tasks for which `select` returns true, at most `most` of them.
+    pub(crate) fn remove_where(
+        &mut self,
+        select: impl Fn(&Task) -> bool,
+        most: usize,
+    ) -> Vec<Task> {
         let mut removed = Vec::new();
         for (index, cell) in (0..).zip(&mut self.cells) {
+            if removed.len() == most {
+                break;
+            }
             if let Some(task) = cell.parked.take_if(|task| select(task)) {
                 self.free.push(index);
                 removed.push(task);
@@ -330,7 +337,7 @@ mod tests {
         tasks.park(key, waker, task);
         assert_eq!(tasks.take_ready().unwrap().len(), 1);
         assert_eq!(tasks.parked(), 1);
-        assert_eq!(tasks.remove_where(|_| true).len(), 1);
+        assert_eq!(tasks.remove_where(|_| true, usize::MAX).len(), 1);
         assert_eq!(tasks.parked(), 0);
     }
 

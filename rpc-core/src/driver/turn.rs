@@ -29,7 +29,7 @@ use super::{Driver, State};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::stream::wakers::wake_all;
-use crate::transport::{CloseReason, ConnectionId, Event, RoomMade, RoomWanted, Transport};
+use crate::transport::{ConnectionId, Event, RoomMade, RoomWanted, Transport};
 
 /// The flags after which the link may have a control frame to send.
 const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
@@ -300,24 +300,6 @@ impl<T: Transport> Driver<T> {
             }
         }
         Arrival::Handled
-    }
-
-    fn close(&self, id: ConnectionId, reason: CloseReason) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let block_on_waker = self.block_on_waker.waker();
-        let Some(key) = state.links.close(id, reason, block_on_waker) else {
-            return;
-        };
-        if !state.bodies.is_empty() {
-            state.bodies.end_all_of(&mut state.links, key);
-        }
-        drop(borrowed);
-        self.discard_tasks_of(key);
-        self.end_streams_of(key);
-        let reaped = self.state.borrow_mut().links.reap(key);
-        drop(reaped);
-        self.wake_collected();
     }
 
     /// Serves the requests that wait, and those that arrive meanwhile, one connection after the

@@ -66,7 +66,7 @@ impl<T: Transport> State<T> {
 
     /// Returns true if this poller has work for which nothing will wake it.
     pub(crate) fn has_undone_work(&self) -> bool {
-        !(self.links.settled.is_empty() && self.run_queue.is_empty())
+        !(self.links.settled.is_empty() && self.run_queue.is_empty() && self.endings.is_empty())
             || self.streams.has_more()
             || self.bodies.sending.has_more()
     }

@@ -6,6 +6,7 @@ mod deadlines;
 mod decode_beside;
 mod destructors_over_device;
 mod durations;
+mod endings;
 mod error_details;
 mod error_details_golden;
 mod error_texts;

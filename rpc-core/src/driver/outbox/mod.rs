@@ -48,10 +48,11 @@ impl Outbox {
         self.any = true;
     }
 
-    /// Looks whether something still waits, at the end of a turn that has tried to send it.
-    pub(super) fn note_what_is_left(&mut self) {
+    /// Looks whether something still waits, at the end of a turn that has tried to send it. `any` is true if
+    /// something else does.
+    pub(super) fn note_what_is_left(&mut self, any: bool) {
         let frames = self.control.len() | self.calls.len() | self.streams.len() | self.pieces.len();
-        self.any = frames | self.windows.len() != 0;
+        self.any = any || frames | self.windows.len() != 0;
     }
 
     /// Rings the doorbell for the frames sent since the last flush, if there are any.

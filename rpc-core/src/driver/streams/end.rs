@@ -175,14 +175,16 @@ impl Streams {
         links.cancel_call(link, call);
     }
 
-    /// Ends a stream of a connection that has ended. Returns the answer that was not sent.
+    /// Ends a stream of a connection that has ended. Returns what it leaves.
     pub(in super::super) fn end_with_connection<T: Transport>(
         &mut self,
         key: StreamKey,
         links: &mut Links<T>,
         bodies: &mut Bodies<T>,
         reason: &CloseReason,
-    ) -> Option<BlockedResponse> {
+    ) -> LeftStream {
+        let call = self.served_of(key);
+        let had_handler = self.take_task(key).is_some();
         let stream = &mut self.entries[key];
         let execution = match &stream.phase {
             Phase::Opening(_) => Execution::NeverSent,
@@ -204,7 +206,11 @@ impl Streams {
         stream.receiving.clear();
         stream.end_core(links, &mut bodies.sending, StreamEnd::Failed(error));
         self.remove(key, links, bodies);
-        answer
+        LeftStream {
+            call,
+            had_handler,
+            answer,
+        }
     }
 
     /// Removes a stream that has ended on both sides.
@@ -416,6 +422,15 @@ impl Streams {
         self.abandon(key, links, bodies, Some(error));
         false
     }
+}
+
+/// What a stream leaves whose connection has ended.
+pub(in super::super) struct LeftStream {
+    /// The call of a client, if it has been counted.
+    pub(in super::super) call: Option<IncomingCall>,
+    pub(in super::super) had_handler: bool,
+    /// The answer that was not sent.
+    pub(in super::super) answer: Option<BlockedResponse>,
 }
 
 /// The handler of a stream that fails.

@@ -30,7 +30,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(super) use self::end::FailedHandler;
+pub(super) use self::end::{FailedHandler, LeftStream};
 pub(super) use self::look::Next;
 pub(super) use self::messages::{OwnFutures, Reader};
 pub(crate) use self::open::StreamCapacity;
@@ -138,11 +138,11 @@ impl Streams {
         self.entries.values().any(Stream::is_served)
     }
 
-    /// Returns the streams of a connection.
-    pub(super) fn keys_of(&self, link: LinkKey) -> Vec<StreamKey> {
+    /// Returns streams of a connection, at most `most` of them.
+    pub(super) fn keys_of(&self, link: LinkKey, most: usize) -> Vec<StreamKey> {
         let of_link = self.entries.iter();
         let of_link = of_link.filter(|(_, stream)| stream.link == link);
-        of_link.map(|(key, _)| key).collect()
+        of_link.map(|(key, _)| key).take(most).collect()
     }
 
     /// Returns the stream of a call that a peer names.

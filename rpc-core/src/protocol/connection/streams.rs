@@ -10,6 +10,11 @@ impl Connection {
         self.max_streams
     }
 
+    /// Returns the number of calls and streams that may be under way at a time.
+    pub(crate) fn most_calls(&self) -> usize {
+        self.max_in_flight.saturating_add(self.max_streams) as usize
+    }
+
     /// Returns the number of open streams. Client: streams whose request was sent and whose response
     /// has not arrived. Server: streams whose request has arrived and whose response was not sent.
     #[inline]

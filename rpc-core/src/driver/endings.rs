@@ -1,0 +1,226 @@
+//! Connections end, and calls that their clients have cancelled: some in each turn.
+//!
+//! A client may leave, or cancel, with all the streams and calls that it may have. Each of them ends a
+//! handler, whose destructor is the application's. So a turn ends some, and the other connections go
+//! on in between. The connections that wait take turns.
+
+use super::Driver;
+use super::link::LinkKey;
+use super::responses::{BlockedResponse, Started};
+use super::streams::LeftStream;
+use super::tasks::Task;
+use super::waiting::ReadySet;
+use crate::protocol::frame::CallId;
+use crate::status::Status;
+use crate::transport::{CloseReason, ConnectionId, Transport};
+
+/// Calls that a turn ends as they come, and as many again of those that wait.
+const ENDS_PER_TURN: usize = 64;
+
+/// The connections with calls to end.
+#[derive(Debug)]
+pub(super) struct Endings {
+    links: ReadySet<LinkKey>,
+    /// Calls that may still be ended until the next turn that ends some of those that wait.
+    left: usize,
+}
+
+impl Default for Endings {
+    fn default() -> Self {
+        Self {
+            links: ReadySet::default(),
+            left: ENDS_PER_TURN,
+        }
+    }
+}
+
+impl Endings {
+    /// Returns true if no connection waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.links.len() == 0
+    }
+
+    #[cfg(debug_assertions)]
+    pub(super) fn links(&self) -> impl Iterator<Item = LinkKey> {
+        self.links.keys()
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Ends a connection that the transport has closed. Its handlers and streams may follow in later
+    /// turns: until then it keeps its place among the connections.
+    pub(super) fn close(&self, id: ConnectionId, reason: CloseReason) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let block_on_waker = self.block_on_waker.waker();
+        let Some(link) = state.links.close(id, reason, block_on_waker) else {
+            return;
+        };
+        if !state.bodies.is_empty() {
+            state.bodies.end_all_of(&mut state.links, link);
+        }
+        let blocked = state.responses.take_blocked_of(link);
+        drop(borrowed);
+        for blocked in blocked {
+            self.counters.dropped(blocked.call.served.method);
+            if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
+                self.discard_handler(blocked.call.served.method, handler_key);
+            }
+        }
+        self.discard_queued(link);
+        self.end_some_of(link);
+        self.wake_collected();
+    }
+
+    /// Ends the calls that a client has cancelled.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
+        let mut state = self.state.borrow_mut();
+        let entry = &mut state.links[link];
+        entry.cancelled.extend(calls);
+        // A client that cancels its calls once has no more that are under way.
+        let more = entry
+            .cancelled
+            .len()
+            .saturating_sub(entry.connection.most_calls());
+        let more: Vec<_> = entry.cancelled.drain(..more).collect();
+        drop(state);
+        for call in more {
+            self.cancel_served(link, call);
+        }
+        self.end_some_of(link);
+    }
+
+    /// Ends some of the calls that wait for their end.
+    pub(super) fn end_some(&self) {
+        let mut state = self.state.borrow_mut();
+        state.endings.left = ENDS_PER_TURN;
+        for _ in 0..state.endings.links.len() {
+            if state.endings.left == 0 {
+                break;
+            }
+            let Some(link) = state.endings.links.pop() else {
+                break;
+            };
+            drop(state);
+            self.end_some_of(link);
+            state = self.state.borrow_mut();
+        }
+    }
+
+    /// Ends calls of a connection, as many as may end in this turn. If there may be more, the connection
+    /// waits for the next one.
+    fn end_some_of(&self, link: LinkKey) {
+        let most = self.state.borrow().endings.left;
+        let is_closed = self.state.borrow().links[link].closed;
+        let ended = match is_closed {
+            false => self.cancel_some_of(link, most),
+            true => self.discard_some_of(link, most),
+        };
+        let mut state = self.state.borrow_mut();
+        state.endings.left -= ended;
+        if ended == most {
+            state.endings.links.insert(link);
+            state.links.outbox.note_any();
+            return;
+        }
+        state.endings.links.remove(link);
+        if is_closed {
+            let reaped = state.links.reap(link);
+            drop(state);
+            drop(reaped);
+        }
+    }
+
+    /// Ends calls that their client has cancelled. Returns their number.
+    fn cancel_some_of(&self, link: LinkKey, most: usize) -> usize {
+        let mut state = self.state.borrow_mut();
+        let cancelled = &mut state.links[link].cancelled;
+        let most = most.min(cancelled.len());
+        let cancelled: Vec<_> = cancelled.drain(..most).collect();
+        drop(state);
+        for &call in &cancelled {
+            self.cancel_served(link, call);
+        }
+        cancelled.len()
+    }
+
+    /// Drops handlers and streams of a connection that is closed. Returns their number.
+    fn discard_some_of(&self, link: LinkKey, most: usize) -> usize {
+        let of_link = |task: &Task| task.call.link == link;
+        let tasks = self.tasks.borrow_mut().remove_where(of_link, most);
+        let ended = tasks.len();
+        for task in tasks {
+            if let Some(timer) = task.timer {
+                self.state.borrow_mut().links.timers.cancel(timer);
+            }
+            self.counters.dropped(task.call.served.method);
+            self.discard(&task);
+        }
+        let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
+        let streams = self.state.borrow().streams.keys_of(link, most - ended);
+        let ended = ended + streams.len();
+        for key in streams {
+            let mut borrowed = self.state.borrow_mut();
+            let state = &mut *borrowed;
+            let (links, bodies) = (&mut state.links, &mut state.bodies);
+            let left = state
+                .streams
+                .end_with_connection(key, links, bodies, &reason);
+            drop(borrowed);
+            self.drop_left(left);
+        }
+        ended
+    }
+
+    /// Drops what a stream has left whose connection has ended. Its handler has been dropped, or has
+    /// ended, or its request had not arrived in full.
+    fn drop_left(&self, left: LeftStream) {
+        let Some(call) = left.call else { return };
+        if !left.had_handler {
+            self.counters.dropped(call.served.method);
+        }
+        if let Some(BlockedResponse::Kept { handler_key, .. }) = left.answer {
+            self.discard_handler(call.served.method, handler_key);
+        }
+    }
+
+    /// Ends a call that its client has cancelled, wherever it is.
+    fn cancel_served(&self, link: LinkKey, call: CallId) {
+        let cancels = &self.counters.cancels;
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        if let Some(request) = state.run_queue.take_queued(&mut state.links, link, call) {
+            drop(borrowed);
+            cancels.before_start.add(1);
+            self.release_request(link, request.body);
+            return self.refuse_cancelled(link, &request.header, request.served);
+        }
+        let receiving = &mut state.bodies.receiving;
+        if let Some((header, served)) = receiving.cancel_request(&mut state.links, link, call) {
+            drop(borrowed);
+            cancels.before_start.add(1);
+            return self.refuse_cancelled(link, &header, served);
+        }
+        let stream = state.streams.stream_of(&mut state.links, link, call);
+        drop(borrowed);
+        let status = || Status::cancelled("the client cancelled the call");
+        if let Some(key) = stream {
+            cancels.running.add(1);
+            return self.end_handler(key, status(), Started::Maybe);
+        }
+        let task = self.tasks.borrow_mut().take_call(link, call);
+        let Some(task) = task else {
+            // The response has crossed the cancel.
+            cancels.too_late.add(1);
+            return;
+        };
+        cancels.running.add(1);
+        if let Some(timer) = task.timer {
+            self.state.borrow_mut().links.timers.cancel(timer);
+        }
+        self.discard(&task);
+        self.respond_status(&task.call, status());
+    }
+}

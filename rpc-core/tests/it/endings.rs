@@ -1,0 +1,144 @@
+//! Clients that leave, or cancel, with all the streams that they may have: a turn ends some of them, and
+//! the calls of others go on in between.
+
+use rpc_core::frame::{ControlEntry, Flags, FrameHeader, FrameKind};
+use rpc_core::{Caller, Intents, Request};
+use rpc_core_testing::{Faults, Pair};
+
+use crate::support::raw::{Raw, cancel, header, open};
+use crate::support::streams::{ECHO, IDLE, METHODS, Probe, register_streams};
+
+/// The streams of each client.
+const STREAMS: u32 = 200;
+
+/// Calls that a turn ends as they come, and as many of those that wait.
+const MOST_PER_TURN: u32 = 2 * 64;
+
+fn pair(probe: &Probe) -> Pair {
+    let intents = Intents {
+        max_streams: STREAMS,
+        connections: 4,
+        ..Intents::default()
+    };
+    Pair::with(&intents, Faults::none(), 0, |methods| {
+        register_streams(methods, probe);
+    })
+}
+
+fn open_all(raw: &Raw<'_>) {
+    let idle = METHODS.iter().position(|method| **method == IDLE).unwrap() as u16;
+    raw.settle();
+    for call in 0..STREAMS {
+        raw.send(open(call, idle, Flags::NONE), &[]);
+    }
+    assert!(!raw.peer.is_closed());
+}
+
+/// Takes turns until no handler runs. Returns how many each turn has ended.
+fn ended_in_turns(pair: &Pair, probe: &Probe) -> Vec<u32> {
+    let mut ended = Vec::new();
+    for _ in 0..100 {
+        let before = probe.running();
+        if before == 0 {
+            return ended;
+        }
+        pair.network().step();
+        ended.push(before - probe.running());
+    }
+    panic!("{} handlers still run", probe.running());
+}
+
+#[test]
+fn connections_that_end_with_many_streams_leave_the_turn_to_others() {
+    let probe = Probe::default();
+    let pair = pair(&probe);
+    let channel = pair.connect();
+    let clients = [Raw::client(pair.network()), Raw::client(pair.network())];
+    clients.iter().for_each(open_all);
+    assert_eq!(probe.running(), 2 * STREAMS);
+    for raw in &clients {
+        raw.peer.close();
+    }
+    let mut call = Box::pin(channel.unary::<u64, u64>(&ECHO, Request::new(7)));
+    let ended = ended_in_turns(&pair, &probe);
+    assert!(ended.iter().all(|each| *each <= MOST_PER_TURN), "{ended:?}");
+    assert_eq!(
+        pair.network()
+            .try_run(&mut call)
+            .unwrap()
+            .unwrap()
+            .into_inner(),
+        7
+    );
+    pair.network().settle();
+    let stats = pair.server().poller().stats().total();
+    assert_eq!(stats.in_flight(), 0);
+    assert_eq!(stats.streams.ended, u64::from(2 * STREAMS));
+    drop(call);
+    drop(channel);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_client_that_cancels_many_streams_leaves_the_turn_to_others() {
+    let probe = Probe::default();
+    let pair = pair(&probe);
+    let raw = Raw::client(pair.network());
+    open_all(&raw);
+    let cancels = || (0..STREAMS).map(cancel).flat_map(ControlEntry::encode);
+    raw.peer.send(control(), &cancels().collect::<Vec<_>>());
+    let ended = ended_in_turns(&pair, &probe);
+    assert!(ended.iter().all(|each| *each <= MOST_PER_TURN), "{ended:?}");
+    // Those that wait end with the connection too.
+    raw.settle();
+    assert_eq!(
+        pair.server().poller().stats().total().cancels.running,
+        u64::from(STREAMS)
+    );
+    raw.peer.close();
+    raw.settle();
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_connection_ends_while_its_cancelled_streams_still_end() {
+    let probe = Probe::default();
+    let pair = pair(&probe);
+    let raw = Raw::client(pair.network());
+    open_all(&raw);
+    let cancels = (0..STREAMS).map(cancel).flat_map(ControlEntry::encode);
+    raw.peer.send(control(), &cancels.collect::<Vec<_>>());
+    while probe.running() == STREAMS {
+        pair.network().step();
+    }
+    assert!(probe.running() > 0, "some wait");
+    raw.peer.close();
+    raw.settle();
+    assert_eq!(probe.running(), 0);
+    pair.assert_nothing_left();
+}
+
+/// A client that cancels the same call again and again, and calls that it never made.
+#[test]
+fn cancels_without_end_wait_in_no_list_without_end() {
+    let probe = Probe::default();
+    let pair = pair(&probe);
+    let raw = Raw::client(pair.network());
+    open_all(&raw);
+    for _ in 0..20 {
+        let cancels = (0..1000)
+            .map(|call| cancel(call % (2 * STREAMS)))
+            .flat_map(ControlEntry::encode);
+        raw.peer.send(control(), &cancels.collect::<Vec<_>>());
+        raw.settle();
+    }
+    assert_eq!(probe.running(), 0);
+    raw.peer.close();
+    raw.settle();
+    pair.assert_nothing_left();
+}
+
+/// The header of the control frame that cancels calls.
+fn control() -> FrameHeader {
+    header(FrameKind::Control)
+}
