@@ -3,6 +3,7 @@
 mod amount;
 mod keepalive;
 mod length;
+mod most_memory;
 mod setters;
 
 use std::fmt;
@@ -11,6 +12,7 @@ pub(crate) use amount::{Bytes, Count};
 pub use keepalive::Keepalive;
 pub use length::LengthLimit;
 pub(crate) use length::{Direction, MessageLimit};
+pub(crate) use most_memory::{LEAST_ON_HEAP, LEAST_UNREAD, STREAM_MEMORY};
 pub(crate) use setters::intent_setters;
 
 /// The expected workload of a server or a client. All sizes are derived from it; they can be
@@ -37,9 +39,10 @@ pub struct Intents {
     pub waits_for_memory: bool,
     /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,
-    /// Streams that one connection may have open at a time, apart from `max_in_flight`. Default: 256.
-    /// Further ones wait at the client. An idle stream needs no receive; each may hold as many bytes
-    /// of unread messages as its window has ([`Limits::stream_window`]).
+    /// Streams that one connection may have open at a time, apart from `max_in_flight`. Default: 100,
+    /// the least that RFC 9113 (section 5.1.2) recommends. Further ones wait at the client. An idle stream
+    /// needs no receive; each may hold as many bytes of unread messages as its window has
+    /// ([`Limits::stream_window`]), as far as there is memory ([`Limits::most_memory`]).
     pub max_streams: u32,
     /// Connections that one poller supports. Default: 64. The handshake rejects further ones.
     pub connections: u32,
@@ -101,7 +104,7 @@ impl Default for Intents {
             message_memory: 256 << 20,
             waits_for_memory: true,
             max_in_flight: 128,
-            max_streams: 256,
+            max_streams: 100,
             connections: 64,
             max_memory: None,
             waiting: Waiting::default(),
@@ -346,6 +349,15 @@ impl fmt::Display for Limits {
             Bytes(self.message_memory),
             Bytes(self.receive_memory()),
             Bytes(self.connection_memory)
+        )?;
+        write!(
+            f,
+            "\n  streams    {} of unread messages and two frames for each, and {} for the process beyond that\
+             \n  most       {} of memory with one poller, whatever peers do, and {} for each further one",
+            Bytes(LEAST_UNREAD as u64),
+            Bytes(STREAM_MEMORY),
+            Bytes(self.most_memory(1)),
+            Bytes(self.most_memory(2) - self.most_memory(1))
         )?;
         for (poller, core) in self.cores.iter().enumerate() {
             let start = if poller == 0 { "\n  cores      " } else { ", " };

@@ -31,7 +31,7 @@ use crate::protocol::frame::HEADER_LEN;
 use crate::stats::CalledStream;
 use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::request::request_pump;
 use crate::stream::streaming::{KeepAlive, Streaming};
 use crate::stream::turns::Turns;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+use crate::stream::memory::Charge;
 use crate::transport::MessageMemory;
 
 /// The bytes that the application keeps of all messages of a poller.
@@ -28,6 +29,8 @@ pub(super) struct Account {
 struct Held {
     bytes: Bytes,
     account: Arc<Account>,
+    /// What it uses of the heap for short messages.
+    _heap: Charge,
 }
 
 impl PollerMemory {
@@ -120,13 +123,18 @@ impl Account {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Counts a message as held until the last slice of the result is dropped.
-    pub(super) fn hold(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+    /// Counts a message as held until the last slice of the result is dropped, and keeps its charge until
+    /// then.
+    pub(super) fn hold(self: &Arc<Self>, bytes: Bytes, heap: Charge) -> Bytes {
         let len = bytes.len() as u64;
         self.held.fetch_add(len, Ordering::Relaxed);
         self.poller.held.fetch_add(len, Ordering::Relaxed);
         let account = Arc::clone(self);
-        Bytes::from_owner(Held { bytes, account })
+        Bytes::from_owner(Held {
+            bytes,
+            account,
+            _heap: heap,
+        })
     }
 }
 

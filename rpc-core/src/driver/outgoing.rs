@@ -22,7 +22,7 @@ use super::streams::StreamCapacity;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::turns::LoneMessage;
 use crate::stream::wakers::wake_all;
 use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};

@@ -30,7 +30,7 @@ use crate::driver::Driver;
 use crate::driver::link::LinkKey;
 use crate::protocol::frame::CallId;
 use crate::stats::PermitCounters;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::transport::Transport;
 
 /// The calls of one channel that are with its poller.

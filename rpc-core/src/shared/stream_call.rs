@@ -12,7 +12,7 @@ use crate::clock::deadline_after;
 use crate::driver::handle::StreamRequest;
 use crate::stats::{CalledStream, is_timed_here};
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::streaming::KeepAlive;
 
 /// One poller of a channel, for one stream.

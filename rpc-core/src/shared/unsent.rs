@@ -12,7 +12,7 @@ use crate::driver::handle::StreamRequest;
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::wakers::wake_all;
 
 /// The request of a unary call.

@@ -20,7 +20,8 @@ use std::task::{Context, Poll, Waker};
 
 use biased_lock::{BiasedGuard, BiasedLock};
 
-use super::inbound::{Inbound, StreamEnd, Taken};
+use super::end::StreamEnd;
+use super::inbound::{Inbound, Taken};
 use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
 use super::turns::{LocalTurns, LoneMessage, Turns};
 use super::wakers::wake_all;

@@ -16,58 +16,17 @@ use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
+use super::end::{ResponseBody, StreamEnd};
 use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead};
+use super::memory::Charge;
 use super::reader::ReaderTask;
 use super::window::{Window, WindowExceeded};
-use crate::call_error::{CallError, Cause, Execution};
+use crate::call_error::CallError;
 use crate::codec::LongMessage;
-use crate::protocol::frame::ResponseHead;
+use crate::limits::LEAST_UNREAD;
 
 /// Memory that a stream may keep when it is idle or has ended.
 pub(super) const KEPT_WHEN_IDLE: usize = 512;
-
-/// How a stream's inbound direction has ended.
-#[derive(Debug)]
-pub(crate) enum StreamEnd {
-    /// The client sends no further messages.
-    HalfClosed,
-    /// The server has responded.
-    Response {
-        head: ResponseHead,
-        body: ResponseBody,
-    },
-    /// The call has failed on this side.
-    Failed(CallError),
-}
-
-impl StreamEnd {
-    /// Returns the end of a stream that lacks messages. A half-close would say that all have arrived.
-    fn behind_cut(self) -> Self {
-        match self {
-            Self::HalfClosed => Self::Failed(CallError::new(Cause::Cancelled, Execution::Answered)),
-            end => end,
-        }
-    }
-}
-
-/// Metadata and message of a response.
-#[derive(Debug)]
-pub(crate) enum ResponseBody {
-    /// The body of the response's frame.
-    Short(Vec<u8>),
-    /// The message is long.
-    Long(Box<LongMessage>),
-}
-
-impl ResponseBody {
-    /// Returns the body without a long message: its metadata, then a short message.
-    pub(super) fn without_long(&self) -> &[u8] {
-        match self {
-            Self::Short(body) => body,
-            Self::Long(long) => &long.metadata,
-        }
-    }
-}
 
 /// What a reader has taken.
 #[derive(Debug)]
@@ -104,6 +63,10 @@ pub(crate) struct Inbound {
     is_discarded: bool,
     /// A message was dropped before it was complete, so that no further one may be read.
     is_cut: bool,
+    /// The stream fails, because a message that arrived got no memory.
+    lacks_memory: bool,
+    /// Counts the memory of what has arrived, beyond [`LEAST_UNREAD`].
+    charge: Charge,
     /// The task that waits for messages.
     pub(crate) reader: ReaderTask,
 }
@@ -150,16 +113,53 @@ impl Inbound {
             self.window.owed += len as u32;
             return Ok(());
         }
-        let batch = match self.long.back_mut() {
+        let mut batch = match self.long.back_mut() {
             None => &mut self.arrived,
             Some(long) => &mut long.behind,
         };
-        batch.reserve(len);
+        if batch.capacity() - batch.len() < len {
+            let Some(grown) = self.grow(len) else {
+                return Ok(());
+            };
+            batch = grown;
+        }
         if form == MessageForm::One {
             push_prefix(batch, body.len());
         }
         batch.extend_from_slice(body);
         Ok(())
+    }
+
+    /// Makes room for further bytes behind those that have arrived last. If there is no memory for them, they
+    /// are dropped, and the stream fails.
+    #[cold]
+    fn grow(&mut self, len: usize) -> Option<&mut Vec<u8>> {
+        let held = self.arrived.capacity() + self.spare.capacity();
+        let behind = self.long.iter().map(|long| long.behind.capacity());
+        let held = held + behind.sum::<usize>();
+        let batch = match self.long.back_mut() {
+            None => &mut self.arrived,
+            Some(long) => &mut long.behind,
+        };
+        let room = (batch.len() + len).max(2 * batch.capacity());
+        let bytes = (held + room - batch.capacity()).saturating_sub(LEAST_UNREAD);
+        if !self.charge.resize(bytes as u64) {
+            self.lacks_memory = true;
+            self.is_cut = true;
+            return None;
+        }
+        batch.reserve_exact(room - batch.len());
+        Some(batch)
+    }
+
+    /// Returns true if a message was dropped because there was no memory for it.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        self.lacks_memory
+    }
+
+    /// Returns true once if a message was dropped because there was no memory for it.
+    pub(crate) fn take_lack_of_memory(&mut self) -> bool {
+        mem::take(&mut self.lacks_memory)
     }
 
     /// Adds a long message, whose first frame has arrived. Returns false if nobody wants it.
@@ -380,6 +380,7 @@ impl Inbound {
         let long = mem::take(&mut self.long);
         let behind: usize = long.iter().map(|long| long.behind.len()).sum();
         self.is_discarded = true;
+        self.charge.set(0);
         self.window.owed += (arrived.len() + behind) as u32;
         self.window.owed += long.len() as u32 * LONG_MESSAGE_CHARGE;
         (arrived, long, self.reader.leave())
@@ -439,6 +440,8 @@ impl Inbound {
             has_ended,
             is_discarded,
             is_cut,
+            lacks_memory,
+            charge,
             reader,
         } = self;
         arrived.clear();
@@ -448,7 +451,8 @@ impl Inbound {
         *reader = ReaderTask::default();
         (*metadata, *end) = (None, None);
         (*has_begun, *has_ended) = (false, false);
-        (*is_discarded, *is_cut) = (false, false);
+        (*is_discarded, *is_cut, *lacks_memory) = (false, false, false);
+        charge.set(0);
     }
 
     /// Frees the memory of a stream that has been idle.
@@ -457,5 +461,7 @@ impl Inbound {
             self.arrived = Vec::new();
         }
         self.spare = Vec::new();
+        let left = self.arrived.capacity().saturating_sub(LEAST_UNREAD);
+        self.charge.set(left as u64);
     }
 }

@@ -48,10 +48,12 @@
 pub(crate) mod alone;
 pub(crate) mod batch;
 pub(crate) mod core;
+pub(crate) mod end;
 pub(crate) mod from_fn;
 pub(crate) mod inbound;
 pub(crate) mod kept;
 pub(crate) mod long;
+pub(crate) mod memory;
 pub(crate) mod outbound;
 pub(crate) mod pump;
 pub(crate) mod reader;

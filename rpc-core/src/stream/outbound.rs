@@ -13,6 +13,7 @@ use std::task::Waker;
 use super::batch::{MessageForm, PREFIX_LEN};
 use super::inbound::KEPT_WHEN_IDLE;
 use super::long::LONG_MESSAGE_CHARGE;
+use super::memory::{self, Charge};
 use crate::codec::Chunks;
 use crate::limits::MessageLimit;
 
@@ -116,6 +117,8 @@ impl Chunk {
 pub(crate) struct Outbound {
     chunks: VecDeque<Chunk>,
     spare: Vec<Vec<u8>>,
+    /// Counts the batches, and those that are kept, beyond the first one.
+    charge: Charge,
     /// Bytes in all batches, and for a long message the room of all frames that may wait.
     queued: usize,
     /// Zero until the stream is attached.
@@ -151,7 +154,7 @@ impl Outbound {
         if self.has_ended {
             return Some(None);
         }
-        let has_room = self.queued < self.capacity();
+        let has_room = self.queued < self.most_queued();
         has_room.then_some(Some(FrameRoom {
             bytes: self.frame_room,
             coalesces: self.coalesces,
@@ -164,13 +167,30 @@ impl Outbound {
         QUEUED_FRAMES * self.frame_room
     }
 
+    /// Returns the number of queued bytes from which on nothing more is queued: those of one frame if memory
+    /// is scarce.
+    fn most_queued(&self) -> usize {
+        match memory::is_scarce() {
+            true => self.frame_room.min(1),
+            false => self.capacity(),
+        }
+    }
+
+    /// Charges the batches.
+    #[inline]
+    fn charge(&mut self) {
+        let batches = self.chunks.len() + self.spare.len();
+        let bytes = batches.saturating_sub(1) * self.frame_room;
+        self.charge.set(bytes as u64);
+    }
+
     /// Queues a batch of `count` messages that fits in a frame, and empties it.
     #[inline(always)]
     pub(super) fn push(&mut self, batch: &mut Vec<u8>, count: u32) -> PushOutcome {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        if self.queued >= self.capacity() {
+        if self.queued >= self.most_queued() {
             return PushOutcome::Full;
         }
         self.queued += batch.len();
@@ -187,6 +207,7 @@ impl Outbound {
         } else {
             let bytes = mem::replace(batch, self.spare.pop().unwrap_or_default());
             self.chunks.push_back(Chunk::Batch { bytes, count });
+            self.charge();
         }
         PushOutcome::Queued
     }
@@ -196,7 +217,7 @@ impl Outbound {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        if self.queued >= self.capacity() {
+        if self.queued >= self.most_queued() {
             return PushOutcome::Full;
         }
         if let Some(message) = message.take() {
@@ -227,6 +248,7 @@ impl Outbound {
         self.spare.truncate(KEPT_AT_END);
         self.spare
             .retain(|batch| batch.capacity() <= KEPT_WHEN_IDLE);
+        self.charge.set(0);
         self.queued = 0;
         self.metadata = None;
         self.sender.take()
@@ -316,10 +338,11 @@ impl Outbound {
         self.queued -= bytes.len();
         let skipped = bytes.len() - frame.message_len;
         messages.copy_from_slice(&bytes[skipped..]);
-        if self.spare.len() < SPARE_CHUNKS {
+        if self.spare.len() < SPARE_CHUNKS && !memory::is_scarce() {
             bytes.clear();
             self.spare.push(bytes);
         }
+        self.charge();
     }
 
     /// Takes the long message of the next frame, to send it.
@@ -384,6 +407,7 @@ impl Outbound {
         let Self {
             chunks,
             spare: _,
+            charge,
             queued,
             frame_room,
             coalesces,
@@ -398,6 +422,7 @@ impl Outbound {
         } = self;
         chunks.clear();
         left.clear();
+        charge.set(0);
         (*queued, *frame_room, *window) = (0, 0, 0);
         (*coalesces, *longest_message) = (false, MessageLimit::default());
         (*metadata, *sender) = (None, None);
@@ -409,6 +434,7 @@ impl Outbound {
         if self.chunks.is_empty() {
             self.chunks = VecDeque::new();
             self.spare = Vec::new();
+            self.charge();
         }
     }
 }

@@ -12,7 +12,8 @@ use futures_core::Stream;
 
 use super::batch::{Decode, next_message};
 use super::core::StreamCore;
-use super::inbound::{ResponseBody, StreamEnd, Taken};
+use super::end::{ResponseBody, StreamEnd};
+use super::inbound::Taken;
 use super::long::LongRead;
 use super::pump::PumpFuture;
 use super::source::{Items, MessageSource, Source, poll_source};

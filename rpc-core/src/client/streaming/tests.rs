@@ -11,7 +11,7 @@ use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
 use crate::stream::batch::MessageForm;
 use crate::stream::core::SignalQueue;
-use crate::stream::inbound::ResponseBody;
+use crate::stream::end::ResponseBody;
 use crate::stream::outbound::StreamSizes;
 use crate::stream::turns::LocalTurns;
 

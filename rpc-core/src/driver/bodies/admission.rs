@@ -3,13 +3,8 @@
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
 //! sends all of it without an answer. Its bytes go to the heap: a message before it may wait for
-//! registered memory, and no device writes fragments there.
-//! [`MAX_TRANSFERS`] bounds these bytes of a connection for messages that are arriving. Messages of
-//! streams that have arrived are bounded by the windows of their streams: each takes
-//! [`LONG_MESSAGE_CHARGE`] of one, so a window of 32 KiB lets eight of them wait for a reader.
-//!
-//! [`LONG_MESSAGE_CHARGE`]: crate::stream::long::LONG_MESSAGE_CHARGE
-//! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
+//! registered memory, and no device writes fragments there. What such messages use is bounded for the
+//! process (`stream/memory.rs`), until the application drops them.
 
 use std::mem;
 use std::sync::Arc;
@@ -22,10 +17,12 @@ use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
 use super::arrival::Ended;
 use super::incoming::{Place, Receiving};
+use crate::limits::LEAST_ON_HEAP;
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
+use crate::stream::memory::Charge;
 use crate::transport::{AllocateError, Transport};
 
 /// The longest time for which a response waits for memory. The server does not know the call's
@@ -37,6 +34,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// blocks and the block of the longest message together have to fit into seven eighths of the memory:
 /// that part is for messages that arrive.
 const READ_AHEAD_PART: u64 = 4;
+
+const NO_HEAP: &str = "the receiver has no memory for the message: what waits for readers and peers uses \
+     all that its process sets aside. Try again later, or read what has arrived";
 
 /// The reason that a message is not received now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,29 @@ impl<T: Transport> Receiving<T> {
             let end = links.clock.now() + LONGEST_WAIT;
             let timer = links.timers.insert(end, TimerTarget::Incoming(key));
             self.incoming[key].timer = Some(timer);
+        }
+        None
+    }
+
+    /// Charges the bytes of a message that its sender sends without an answer: they go to the heap. Returns
+    /// the status of the call if there is no memory for them. A connection that has little always gets some.
+    pub(super) fn charge_heap(&mut self, links: &Links<T>, key: IncomingKey) -> Option<Status> {
+        let incoming = &self.incoming[key];
+        let is_on_heap = matches!(incoming.place, Place::Waiting(_) | Place::Heap(_));
+        if incoming.form != FRAGMENT || !is_on_heap {
+            return None;
+        }
+        let len = u64::from(incoming.len.min(FREE_FRAGMENTS));
+        let link = &links[incoming.link].bodies;
+        let held = link.account.as_ref().map_or(0, |account| account.held());
+        let others = link.incoming.values();
+        let others: u64 = others.map(|key| self.incoming[*key].heap.bytes()).sum();
+        let heap = &mut self.incoming[key].heap;
+        if held + others + len <= LEAST_ON_HEAP {
+            heap.set(len);
+        } else if !heap.resize(len) {
+            links.counters.transfers.refused.add(1);
+            return Some(Status::resource_exhausted(NO_HEAP));
         }
         None
     }
@@ -177,6 +200,7 @@ impl<T: Transport> Receiving<T> {
                 memory.as_mut()[..bytes.len()].copy_from_slice(bytes);
             }
             incoming.place = Place::Memory(memory);
+            incoming.heap = Charge::default();
             // Its sender waits for that.
             incoming.owed.is_accepted = true;
             self.owe_entry(links, key);

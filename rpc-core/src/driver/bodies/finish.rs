@@ -15,6 +15,7 @@ use crate::protocol::frame::{
 };
 use crate::stats::ServedCall;
 use crate::status::Status;
+use crate::stream::memory::Charge;
 use crate::transport::{MessageMemory, Transport};
 
 /// The least length of a field that shares the memory of its message.
@@ -55,6 +56,7 @@ impl<T: Transport> Receiving<T> {
         self.discharge(links, key);
         let incoming = &mut self.incoming[key];
         incoming.place = Place::Nowhere;
+        incoming.heap = Charge::default();
         // If it is neither kept nor unfinished, the sender needs no entry.
         let is_kept = incoming.form == SEGMENTS && incoming.announced > 0;
         if is_kept || !incoming.is_announced {
@@ -188,7 +190,9 @@ impl<T: Transport> Receiving<T> {
         };
         self.discharge(links, key);
         self.cancel_incoming_timer(links, key);
-        let message = self.account_of(links, link).hold(message);
+        let incoming = &mut self.incoming[key];
+        let heap = mem::take(&mut incoming.heap);
+        let message = self.account_of(links, link).hold(message, heap);
         let incoming = &mut self.incoming[key];
         let message = Box::new(LongMessage {
             metadata: mem::take(&mut incoming.metadata),

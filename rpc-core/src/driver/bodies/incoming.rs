@@ -18,6 +18,7 @@ use super::arrival::{Ended, Outcome, Purpose};
 use super::looks::{LOOK, Looks};
 use super::waiting_messages::WaitingMessages;
 use crate::protocol::frame::{FrameHeader, TransferId};
+use crate::stream::memory::Charge;
 use crate::transport::{FetchKey, RemoteSegment, Transport};
 
 /// A long message that this side receives.
@@ -48,6 +49,8 @@ pub(super) struct Incoming<M> {
     pub(super) fetching: u32,
     /// Bytes that have arrived.
     pub(super) received: u32,
+    /// What it uses of the heap for short messages.
+    pub(super) heap: Charge,
     /// Bytes counted in the link's and the poller's `receiving`.
     pub(super) charged: u64,
     /// True if some of it can be fetched or has arrived.

@@ -17,6 +17,7 @@ use crate::protocol::frame::{
     ABANDONED, FRAGMENT, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
 };
 use crate::status::Status;
+use crate::stream::memory::Charge;
 use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
 /// The frame that begins a long message.
@@ -100,6 +101,7 @@ impl<T: Transport> Receiving<T> {
             unfetched: 0,
             fetching: 0,
             received: 0,
+            heap: Charge::default(),
             charged: 0,
             has_begun: body.form == FRAGMENT || !body.piece.is_empty(),
             is_accepted: false,
@@ -132,8 +134,7 @@ impl<T: Transport> Receiving<T> {
     ) -> Result<Begun, ProtocolError> {
         let key = self.begin_incoming(links, first, Purpose::Nobody, None)?;
         self.stop_incoming(links, key);
-        let refusal = None;
-        Ok(Begun { key, refusal })
+        Ok(Begun { key, refusal: None })
     }
 
     /// Takes the first piece of a message that has begun.
@@ -143,8 +144,10 @@ impl<T: Transport> Receiving<T> {
         begun: Begun,
         body: &LongBody<'_>,
     ) -> Result<Option<Ended>, ProtocolError> {
+        let refusal = begun.refusal;
+        let refusal = refusal.or_else(|| self.charge_heap(links, begun.key));
         self.take_piece(links, begun.key, body.form, body.piece)?;
-        Ok(match begun.refusal {
+        Ok(match refusal {
             Some(status) => Some(self.end_refused(links, begun.key, status)),
             None => self.complete(links, begun.key),
         })

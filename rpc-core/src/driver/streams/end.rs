@@ -17,7 +17,7 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, ResponseHead};
 use crate::stats::CalledStream;
 use crate::status::Status;
-use crate::stream::inbound::{ResponseBody, StreamEnd};
+use crate::stream::end::{ResponseBody, StreamEnd};
 use crate::transport::{CloseReason, Transport};
 
 impl Streams {

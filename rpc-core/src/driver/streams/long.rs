@@ -22,7 +22,7 @@ use crate::codec::LongMessage;
 use crate::protocol::connection::{MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, ONE_MESSAGE};
 use crate::status::Status;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::transport::Transport;
 
 /// Long messages of a stream that are under way to the peer at a time.

@@ -18,13 +18,16 @@ use crate::protocol::inline_frame::InlineFrame;
 use crate::status::Status;
 use crate::transport::Transport;
 
+const NO_MEMORY: &str = "the receiver has no memory for a message of the stream: what waits for readers \
+     and peers uses all that its process sets aside. Read faster, or send less at a time";
+
 /// The next step for a stream, which needs code of the application.
 #[derive(Debug)]
 pub(in super::super) enum Next {
     Nothing,
     /// Its answer, for which a credit has been taken.
     Answer,
-    /// It fails, because a long message gets no memory.
+    /// It fails, because a message gets no memory.
     Fail(Status),
 }
 
@@ -110,6 +113,7 @@ impl Streams {
                 self.has_more = true;
                 self.to_look.insert(key);
             }
+            Stop::NoMemory => return Next::Fail(Status::resource_exhausted(NO_MEMORY)),
             Stop::Cancelled => self.abandon(key, links, bodies, None),
             Stop::Missing(missing) => match missing {
                 Missing::Connection => {}

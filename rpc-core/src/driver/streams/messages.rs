@@ -12,7 +12,7 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::stream::batch::MessageForm;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::reader::ReaderWake;
 use crate::transport::Transport;
 
@@ -38,6 +38,8 @@ pub(super) enum Stop {
     Missing(Missing),
     /// The application has given the call up.
     Cancelled,
+    /// A message that has arrived got no memory.
+    NoMemory,
     /// The next message is long.
     Long,
     /// As many long messages of the stream are under way as may be.
@@ -96,6 +98,9 @@ impl Stream {
         let stop = loop {
             if is_client && core.is_cancelled() {
                 break Stop::Cancelled;
+            }
+            if core.inbound.take_lack_of_memory() {
+                break Stop::NoMemory;
             }
             let Some(next) = core.outbound.next_frame() else {
                 break match core.outbound.is_empty() {
@@ -252,7 +257,7 @@ impl Stream {
             };
         }
         // A stream whose reader has gone owes a grant at once.
-        has_work |= state.inbound.owes_grant();
+        has_work |= state.inbound.owes_grant() | state.inbound.lacks_memory();
         Ok(Delivered { reader, has_work })
     }
 

@@ -46,7 +46,7 @@ use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, ControlEntry, ControlRequest};
 use crate::stats::ServedCall;
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::kept::KeptCores;
 use crate::stream::turns::LocalTurns;
 use crate::stream::wakers::wake_all;

@@ -21,7 +21,7 @@ use crate::protocol::frame::{
     CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata,
 };
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::outbound::{StreamSizes, coalesces};
 use crate::transport::{CloseReason, Transport};
 

@@ -16,7 +16,7 @@ use super::super::timers::TimerKey;
 use crate::protocol::frame::CallId;
 use crate::stats::{CalledStream, ServedCall};
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::transport::Transport;
 
 /// The driver's end of a stream.

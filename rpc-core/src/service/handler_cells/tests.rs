@@ -30,8 +30,8 @@ use crate::service::registration::Instances;
 use crate::status::{Code, Status};
 use crate::stream::batch::{MessageForm, next_message};
 use crate::stream::core::{SignalQueue, StreamCore};
+use crate::stream::end::StreamEnd;
 use crate::stream::from_fn::stream;
-use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::StreamSizes;
 use crate::stream::streaming::Streaming;
 

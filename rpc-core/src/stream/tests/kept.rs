@@ -11,7 +11,7 @@ use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::frame::ResponseHead;
 use crate::stream::batch::MessageForm;
 use crate::stream::core::StreamCore;
-use crate::stream::inbound::{ResponseBody, StreamEnd};
+use crate::stream::end::{ResponseBody, StreamEnd};
 use crate::stream::kept::KeptCores;
 use crate::stream::outbound::{PushOutcome, StreamSizes};
 

@@ -13,7 +13,7 @@ use super::{Bytes, DECODE, Task, Wire};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::LengthLimit;
 use crate::status::Code;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::end::StreamEnd;
 use crate::stream::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD};
 use crate::stream::request::request_pump;
 use crate::stream::sender::{SendError, Sender, sender};

@@ -18,7 +18,7 @@ use prost::EncodeError;
 
 use super::batch::{Decode, MessageForm};
 use super::core::{SignalQueue, StreamCore};
-use super::inbound::{ResponseBody, StreamEnd};
+use super::end::{ResponseBody, StreamEnd};
 use super::outbound::StreamSizes;
 use crate::codec::LongMessage;
 use crate::codec::{Codec, DecodeError, LengthChanged};

@@ -164,12 +164,12 @@ fn frame(script: &mut Script<'_>, from: &Node, to: &Node) -> Vec<u8> {
         _ => SEGMENTS,
     };
     let (kind, flags, selector) = match shape % 8 {
-        0 => (
+        0 => (FrameKind::Request, Flags::LONG, u16::from(numbers >> 4 & 3)),
+        1 => (
             FrameKind::Request,
-            Flags::LONG,
-            u16::from(numbers >> 4 & 3),
+            Flags::LONG | Flags::STREAM | Flags::LAST,
+            2,
         ),
-        1 => (FrameKind::Request, Flags::LONG | Flags::STREAM | Flags::LAST, 2),
         2 => (FrameKind::Response, Flags::LONG, 0),
         3 => (FrameKind::Response, Flags::LONG | Flags::STREAM, 0),
         4 => (FrameKind::Message, Flags::LONG, ONE_MESSAGE),
