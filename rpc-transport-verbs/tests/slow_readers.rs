@@ -27,6 +27,9 @@ const IGNORE: MethodSpec = method("test.Slow/Ignore", MethodKind::ClientStreamin
 
 const LEN: usize = 256 << 10;
 
+/// The streams that a connection may have.
+const MOST_STREAMS: u32 = 160;
+
 /// The memory of each process for a few messages.
 const MEMORY: u64 = 8 << 20;
 
@@ -75,6 +78,7 @@ impl Scene {
         let server = Server::builder(&device)
             .add_service(Slow)
             .pollers(1)
+            .max_streams(MOST_STREAMS)
             .message_memory(memory)
             .bind("127.0.0.1:0")
             .unwrap()
