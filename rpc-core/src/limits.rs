@@ -353,7 +353,7 @@ impl fmt::Display for Limits {
         write!(
             f,
             "\n  streams    {} of unread messages and two frames for each, and {} for the process beyond that\
-             \n  most       {} of memory with one poller, whatever peers do, and {} for each further one",
+             \n  most       {} of memory for connections, streams and what peers send, with one poller, and {} for each further one",
             Bytes(LEAST_UNREAD as u64),
             Bytes(STREAM_MEMORY),
             Bytes(self.most_memory(1)),

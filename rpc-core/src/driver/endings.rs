@@ -4,13 +4,16 @@
 //! handler, whose destructor is the application's. So a turn ends some, and the other connections go
 //! on in between. The connections that wait take turns.
 
+use std::collections::HashSet;
+use std::mem;
+
 use super::Driver;
 use super::link::LinkKey;
 use super::responses::{BlockedResponse, Started};
 use super::streams::LeftStream;
 use super::tasks::Task;
 use super::waiting::ReadySet;
-use crate::protocol::frame::CallId;
+use crate::protocol::frame::{CallId, Flags};
 use crate::status::Status;
 use crate::transport::{CloseReason, ConnectionId, Transport};
 
@@ -79,17 +82,33 @@ impl<T: Transport> Driver<T> {
         let mut state = self.state.borrow_mut();
         let entry = &mut state.links[link];
         entry.cancelled.extend(calls);
-        // A client that cancels its calls once has no more that are under way.
-        let more = entry
-            .cancelled
-            .len()
-            .saturating_sub(entry.connection.most_calls());
-        let more: Vec<_> = entry.cancelled.drain(..more).collect();
+        let is_long = entry.cancelled.len() > entry.connection.most_calls();
         drop(state);
-        for call in more {
-            self.cancel_served(link, call);
+        if is_long {
+            self.forget_vain_cancels(link);
         }
         self.end_some_of(link);
+    }
+
+    /// Forgets cancels of calls that are not under way, and those that came twice: what is left are no more
+    /// than the calls that the connection may have.
+    #[cold]
+    fn forget_vain_cancels(&self, link: LinkKey) {
+        let state = &mut *self.state.borrow_mut();
+        let mut cancelled = mem::take(&mut state.links[link].cancelled);
+        let all = cancelled.len();
+        let mut seen = HashSet::new();
+        cancelled.retain(|&call| {
+            let entry = &state.links[link];
+            let is_under_way = entry.streams.served.contains_key(&call)
+                || entry.bodies.incoming_of(call).is_some()
+                || entry.requests.contains(call)
+                || self.tasks.borrow().has_call(link, call);
+            is_under_way && seen.insert(call)
+        });
+        let vain = all - cancelled.len();
+        self.counters.cancels.too_late.add(vain as u64);
+        state.links[link].cancelled = cancelled;
     }
 
     /// Ends some of the calls that wait for their end.
@@ -120,13 +139,19 @@ impl<T: Transport> Driver<T> {
         };
         let mut state = self.state.borrow_mut();
         state.endings.left -= ended;
-        if ended == most {
+        let is_ending = ended == most;
+        state.links[link].is_ending = is_ending;
+        if is_ending {
             state.endings.links.insert(link);
             state.links.outbox.note_any();
             return;
         }
         state.endings.links.remove(link);
         if is_closed {
+            // Handlers that were woken before they were dropped.
+            drop(state);
+            self.discard_queued(link);
+            let mut state = self.state.borrow_mut();
             let reaped = state.links.reap(link);
             drop(state);
             drop(reaped);
@@ -148,19 +173,9 @@ impl<T: Transport> Driver<T> {
 
     /// Drops handlers and streams of a connection that is closed. Returns their number.
     fn discard_some_of(&self, link: LinkKey, most: usize) -> usize {
-        let of_link = |task: &Task| task.call.link == link;
-        let tasks = self.tasks.borrow_mut().remove_where(of_link, most);
-        let ended = tasks.len();
-        for task in tasks {
-            if let Some(timer) = task.timer {
-                self.state.borrow_mut().links.timers.cancel(timer);
-            }
-            self.counters.dropped(task.call.served.method);
-            self.discard(&task);
-        }
         let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
-        let streams = self.state.borrow().streams.keys_of(link, most - ended);
-        let ended = ended + streams.len();
+        let streams = self.state.borrow().streams.keys_of(link, most);
+        let ended = streams.len();
         for key in streams {
             let mut borrowed = self.state.borrow_mut();
             let state = &mut *borrowed;
@@ -171,19 +186,37 @@ impl<T: Transport> Driver<T> {
             drop(borrowed);
             self.drop_left(left);
         }
+        // Handlers of unary calls.
+        let of_link = |task: &Task| task.call.link == link;
+        let tasks = self.tasks.borrow_mut().remove_where(of_link, most - ended);
+        let ended = ended + tasks.len();
+        for task in &tasks {
+            self.drop_task(task);
+        }
         ended
     }
 
-    /// Drops what a stream has left whose connection has ended. Its handler has been dropped, or has
-    /// ended, or its request had not arrived in full.
+    /// Drops what a stream has left whose connection has ended.
     fn drop_left(&self, left: LeftStream) {
-        let Some(call) = left.call else { return };
-        if !left.had_handler {
-            self.counters.dropped(call.served.method);
+        let task = left.task;
+        let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
+        if let Some(task) = task {
+            return self.drop_task(&task);
         }
+        // Its handler has ended, or its request had not arrived in full, or has not been counted.
+        let Some(call) = left.call else { return };
+        self.counters.dropped(call.served.method);
         if let Some(BlockedResponse::Kept { handler_key, .. }) = left.answer {
             self.discard_handler(call.served.method, handler_key);
         }
+    }
+
+    fn drop_task(&self, task: &Task) {
+        if let Some(timer) = task.timer {
+            self.state.borrow_mut().links.timers.cancel(timer);
+        }
+        self.counters.dropped(task.call.served.method);
+        self.discard(task);
     }
 
     /// Ends a call that its client has cancelled, wherever it is.
@@ -191,7 +224,11 @@ impl<T: Transport> Driver<T> {
         let cancels = &self.counters.cancels;
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        if let Some(request) = state.run_queue.take_queued(&mut state.links, link, call) {
+        if let Some(request) =
+            state
+                .run_queue
+                .take_queued(&mut state.links, link, call, Flags::NONE)
+        {
             drop(borrowed);
             cancels.before_start.add(1);
             self.release_request(link, request.body);

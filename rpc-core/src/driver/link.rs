@@ -70,6 +70,8 @@ pub(crate) struct Link<B> {
     pub(super) closed: bool,
     /// Server: calls that the client has cancelled, and that still have to end.
     pub(super) cancelled: VecDeque<CallId>,
+    /// Some of its calls and streams are ended in the next turn.
+    pub(super) is_ending: bool,
     /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
     pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,
@@ -106,6 +108,11 @@ impl<B> Link<B> {
             true => CloseReason::Evicted,
             false => CloseReason::GoingAway,
         })
+    }
+
+    /// Server: returns true if a call is a stream, or its long request is arriving.
+    pub(super) fn knows_call(&self, call: CallId) -> bool {
+        self.streams.served.contains_key(&call) || self.bodies.incoming_of(call).is_some()
     }
 
     /// Returns true if the client can send nothing more and has all that it waits for. Pieces of long

@@ -170,6 +170,7 @@ impl<T: Transport> Links<T> {
             ended: None,
             closed: false,
             cancelled: VecDeque::new(),
+            is_ending: false,
             ack_is_due: false,
             accepted_at: quota.as_ref().map(|_| self.clock.now()),
             lifetime: None,
@@ -338,7 +339,7 @@ impl<T: Transport> Links<T> {
     pub(super) fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
         let link = self.table.get(key)?;
         // Its streams may still end, some in each turn.
-        if !link.closed || link.handles != 0 || link.streams.open != 0 {
+        if !link.closed || link.handles != 0 || link.streams.open != 0 || link.is_ending {
             return None;
         }
         let mut link = self.table.remove(key);

@@ -101,6 +101,9 @@ impl<T: Transport> Driver<T> {
         let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
         let accepted = match header.flags.contains(Flags::STREAM) {
             true => state.streams.accept(links, link, header, spec).map(drop),
+            false if links[link].knows_call(header.call) => {
+                Err(ProtocolError::DuplicateCall { call: header.call })
+            }
             false => Ok(()),
         };
         let (purpose, deadline) = (Purpose::Request(served), parts.deadline);

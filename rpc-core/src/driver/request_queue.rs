@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use super::body::Body;
 use crate::clock::Clock;
-use crate::protocol::frame::{CallId, FrameHeader};
+use crate::protocol::frame::{CallId, Flags, FrameHeader};
 use crate::stats::ServedCall;
 
 /// How long requests have to be late without a break until there is an overload: CoDel's interval. A
@@ -272,10 +272,17 @@ impl<B> RequestQueue<B> {
         Some((late, fate))
     }
 
-    /// Takes the request of a call that its client has cancelled.
-    pub(super) fn take_call(&mut self, call: CallId) -> Option<QueuedRequest<B>> {
+    /// Returns true if the request of a call waits.
+    pub(super) fn contains(&self, call: CallId) -> bool {
         let mut requests = self.requests.iter();
-        let index = requests.position(|request| request.header.call == call)?;
+        requests.any(|request| request.header.call == call)
+    }
+
+    /// Takes the request of a call that is to end, with these flags. A peer may use a number twice.
+    pub(super) fn take_call(&mut self, call: CallId, flags: Flags) -> Option<QueuedRequest<B>> {
+        let mut requests = self.requests.iter().map(|request| &request.header);
+        let is_it = |header: &FrameHeader| header.call == call && header.flags.contains(flags);
+        let index = requests.position(is_it)?;
         self.requests.remove(index)
     }
 

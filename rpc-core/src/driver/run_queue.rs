@@ -28,7 +28,7 @@ use super::link::LinkKey;
 use super::links::Links;
 use super::request_queue::{Fate, Lateness, Look, QueuedRequest, ServiceTime};
 use crate::clock::Clock;
-use crate::protocol::frame::CallId;
+use crate::protocol::frame::{CallId, Flags};
 use crate::transport::Transport;
 
 /// The time after which a turn flushes.
@@ -276,15 +276,17 @@ impl RunQueue {
         (requests, woken)
     }
 
-    /// Takes the request of a call whose handler is not to begin, if it waits for its turn.
+    /// Takes the request of a call whose handler is not to begin, if one with these flags waits for its
+    /// turn.
     pub(super) fn take_queued<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         link: LinkKey,
         call: CallId,
+        flags: Flags,
     ) -> Option<QueuedRequest<T::RecvBuf>> {
         let requests = &mut links[link].requests;
-        let request = requests.take_call(call)?;
+        let request = requests.take_call(call, flags)?;
         if requests.is_idle() {
             self.remove(link);
         }

@@ -18,7 +18,7 @@ use super::responses::{Blocked, BlockedResponse, Started};
 use super::streams::{FailedHandler, Next};
 use super::tasks::Task;
 use crate::method::MethodKind;
-use crate::protocol::frame::{FrameHeader, HEADER_LEN};
+use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
@@ -71,6 +71,12 @@ impl<T: Transport> Driver<T> {
             unreachable!("a request that opens a stream has added it");
         };
         let core = state.streams.set_served(key, served);
+        if state.streams.has_answer(key) {
+            // It has failed while its request waited.
+            state.streams.queue(key);
+            drop(borrowed);
+            return self.release_request(link, body);
+        }
         drop(borrowed);
         let Some(handler) = handler_of(&parts) else {
             self.release_request(link, body);
@@ -256,7 +262,9 @@ impl<T: Transport> Driver<T> {
             link, call, status, ..
         } = failed;
         // A handler whose request waits for its turn does not begin.
-        let queued = state.run_queue.take_queued(&mut state.links, link, call);
+        let queued = state
+            .run_queue
+            .take_queued(&mut state.links, link, call, Flags::STREAM);
         drop(borrowed);
         if let Some(request) = queued {
             self.release_request(link, request.body);

@@ -211,6 +211,11 @@ impl Tasks {
         Some(task)
     }
 
+    /// Returns true if the task of a unary call is parked.
+    pub(crate) fn has_call(&self, link: LinkKey, call: CallId) -> bool {
+        self.by_call.contains_key(&(link.number(), call))
+    }
+
     /// Takes the parked task of a unary call that its client has cancelled.
     pub(crate) fn take_call(&mut self, link: LinkKey, call: CallId) -> Option<Task> {
         let key = *self.by_call.get(&(link.number(), call))?;

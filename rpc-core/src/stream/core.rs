@@ -139,8 +139,12 @@ impl StreamCore {
     /// Returns true if the next stream would be served by what this one leaves, now that it has ended.
     pub(super) fn is_worth_keeping(&self) -> bool {
         self.is_reusable && {
-            let state = self.lock();
-            state.inbound.has_little_left() && state.outbound.has_nothing_left()
+            let mut state = self.lock();
+            let is_worth = state.inbound.has_little_left() && state.outbound.has_nothing_left();
+            if is_worth {
+                state.inbound.forget_charge();
+            }
+            is_worth
         }
     }
 

@@ -24,6 +24,16 @@ use super::window::{Window, WindowExceeded};
 use crate::call_error::CallError;
 use crate::codec::LongMessage;
 use crate::limits::LEAST_UNREAD;
+use crate::status::Status;
+
+/// Returns the status of a stream that fails because a message got no memory.
+#[cold]
+pub(crate) fn no_memory() -> Status {
+    Status::resource_exhausted(
+        "the receiver has no memory for a message of the stream: what waits for readers and peers uses all \
+         that its process sets aside. Read faster, or send less at a time",
+    )
+}
 
 /// Memory that a stream may keep when it is idle or has ended.
 pub(super) const KEPT_WHEN_IDLE: usize = 512;
@@ -65,6 +75,8 @@ pub(crate) struct Inbound {
     is_cut: bool,
     /// The stream fails, because a message that arrived got no memory.
     lacks_memory: bool,
+    /// Bytes of the memory that the reader took last.
+    in_hand: usize,
     /// Counts the memory of what has arrived, beyond [`LEAST_UNREAD`].
     charge: Charge,
     /// The task that waits for messages.
@@ -134,22 +146,40 @@ impl Inbound {
     /// are dropped, and the stream fails.
     #[cold]
     fn grow(&mut self, len: usize) -> Option<&mut Vec<u8>> {
-        let held = self.arrived.capacity() + self.spare.capacity();
-        let behind = self.long.iter().map(|long| long.behind.capacity());
-        let held = held + behind.sum::<usize>();
+        let held = self.held();
         let batch = match self.long.back_mut() {
             None => &mut self.arrived,
             Some(long) => &mut long.behind,
         };
-        let room = (batch.len() + len).max(2 * batch.capacity());
-        let bytes = (held + room - batch.capacity()).saturating_sub(LEAST_UNREAD);
-        if !self.charge.resize(bytes as u64) {
-            self.lacks_memory = true;
-            self.is_cut = true;
-            return None;
+        let exact = batch.len() + len;
+        let mut room = exact.max(2 * batch.capacity());
+        let rest = held - batch.capacity();
+        let beyond = |bytes: usize| bytes.saturating_sub(LEAST_UNREAD) as u64;
+        if !self.charge.resize(beyond(rest + room)) {
+            // What must be there, and nothing for what may follow.
+            let rest = rest - self.spare.capacity();
+            self.spare = Vec::new();
+            room = exact;
+            if !self.charge.resize(beyond(rest + room)) {
+                self.lacks_memory = true;
+                self.is_cut = true;
+                return None;
+            }
         }
         batch.reserve_exact(room - batch.len());
         Some(batch)
+    }
+
+    /// Returns the bytes of memory for messages, with those in the reader's hand.
+    fn held(&self) -> usize {
+        let behind = self.long.iter().map(|long| long.behind.capacity());
+        let own = self.arrived.capacity() + self.spare.capacity() + self.in_hand;
+        own + behind.sum::<usize>()
+    }
+
+    /// Charges nothing any more for a stream that has ended and holds little.
+    pub(super) fn forget_charge(&mut self) {
+        self.charge.set(0);
     }
 
     /// Returns true if a message was dropped because there was no memory for it.
@@ -261,6 +291,7 @@ impl Inbound {
     pub(crate) fn end(&mut self, end: StreamEnd) {
         if !mem::replace(&mut self.has_ended, true) {
             self.end = Some(match self.is_cut {
+                true if self.lacks_memory => StreamEnd::Failed(CallError::remote(no_memory())),
                 true => end.behind_cut(),
                 false => end,
             });
@@ -293,6 +324,7 @@ impl Inbound {
         if self.arrived.capacity() == 0 {
             mem::swap(&mut self.arrived, &mut self.spare);
         }
+        self.in_hand = batch.capacity();
         self.window.took(batch.len());
         true
     }
@@ -323,6 +355,7 @@ impl Inbound {
         } else if self.spare.capacity() == 0 {
             mem::swap(&mut self.spare, batch);
         }
+        self.in_hand = batch.capacity();
     }
 
     pub(super) fn take(&mut self, batch: &mut Vec<u8>) -> Option<Taken> {
@@ -441,6 +474,7 @@ impl Inbound {
             is_discarded,
             is_cut,
             lacks_memory,
+            in_hand,
             charge,
             reader,
         } = self;
@@ -452,6 +486,7 @@ impl Inbound {
         (*metadata, *end) = (None, None);
         (*has_begun, *has_ended) = (false, false);
         (*is_discarded, *is_cut, *lacks_memory) = (false, false, false);
+        *in_hand = 0;
         charge.set(0);
     }
 
@@ -461,7 +496,7 @@ impl Inbound {
             self.arrived = Vec::new();
         }
         self.spare = Vec::new();
-        let left = self.arrived.capacity().saturating_sub(LEAST_UNREAD);
+        let left = self.held().saturating_sub(LEAST_UNREAD);
         self.charge.set(left as u64);
     }
 }

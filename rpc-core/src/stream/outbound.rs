@@ -356,6 +356,7 @@ impl Outbound {
         self.has_sent_close |= frame.is_last;
         self.window -= LONG_MESSAGE_CHARGE;
         self.queued -= self.capacity();
+        self.charge();
         Some((frame, *message))
     }
 

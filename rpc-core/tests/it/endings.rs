@@ -1,8 +1,13 @@
 //! Clients that leave, or cancel, with all the streams that they may have: a turn ends some of them, and
 //! the calls of others go on in between.
 
-use rpc_core::frame::{ControlEntry, Flags, FrameHeader, FrameKind};
-use rpc_core::{Caller, Intents, Request};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use rpc_core::frame::{CallId, ControlEntry, Flags, FrameHeader, FrameKind};
+use rpc_core::{Caller, Intents, Request, Response, Status};
 use rpc_core_testing::{Faults, Pair};
 
 use crate::support::raw::{Raw, cancel, header, open};
@@ -135,6 +140,74 @@ fn cancels_without_end_wait_in_no_list_without_end() {
     assert_eq!(probe.running(), 0);
     raw.peer.close();
     raw.settle();
+    pair.assert_nothing_left();
+}
+
+/// Cancels of calls that the client never made do not make the others end at once.
+#[test]
+fn cancels_of_calls_that_were_never_made_do_not_hurry_the_others() {
+    let probe = Probe::default();
+    let pair = pair(&probe);
+    let raw = Raw::client(pair.network());
+    open_all(&raw);
+    let calls = (0..STREAMS).chain(1000..1340);
+    let cancels = calls.map(cancel).flat_map(ControlEntry::encode);
+    raw.peer.send(control(), &cancels.collect::<Vec<_>>());
+    let ended = ended_in_turns(&pair, &probe);
+    assert!(ended.iter().all(|each| *each <= MOST_PER_TURN), "{ended:?}");
+    raw.peer.close();
+    raw.settle();
+    pair.assert_nothing_left();
+}
+
+/// Wakes all handlers when it is dropped.
+struct WakesAll(Rc<RefCell<Vec<Waker>>>);
+
+impl Drop for WakesAll {
+    fn drop(&mut self) {
+        for waker in &*self.0.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// The handlers that are dropped wake those that still wait for their end.
+#[test]
+fn handlers_that_wake_each_other_end_with_their_connection() {
+    let wakers: Rc<RefCell<Vec<Waker>>> = Rc::default();
+    let intents = Intents {
+        connections: 4,
+        ..Intents::default()
+    };
+    let all = Rc::clone(&wakers);
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        methods.unary(&ECHO, move |_: Request<u64>| {
+            let wakes = WakesAll(Rc::clone(&all));
+            poll_fn(move |cx| {
+                wakes.0.borrow_mut().push(cx.waker().clone());
+                Poll::<Result<Response<u64>, Status>>::Pending
+            })
+        });
+    });
+    for calls in [65, 90, 128] {
+        wakers.borrow_mut().clear();
+        let raw = Raw::client(pair.network());
+        raw.settle();
+        for call in 0..calls {
+            let request = FrameHeader {
+                call: CallId(call),
+                ..header(FrameKind::Request)
+            };
+            raw.send(request, &[]);
+        }
+        assert_eq!(
+            pair.server().poller().stats().total().in_flight(),
+            u64::from(calls)
+        );
+        raw.peer.close();
+        raw.settle();
+        assert_eq!(pair.server().poller().stats().total().in_flight(), 0);
+    }
     pair.assert_nothing_left();
 }
 

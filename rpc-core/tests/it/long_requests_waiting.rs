@@ -205,3 +205,27 @@ fn requests_that_are_complete_begin_in_their_turn() {
     assert_eq!(scene.begun.replace(0), 2);
     scene.assert_nothing_left(&raw);
 }
+
+/// A client that uses the number of a long request again, for a stream or for a call, breaks the protocol.
+#[test]
+fn a_number_that_a_long_request_has_is_not_used_again() {
+    let stream = Flags::STREAM | Flags::LAST;
+    for (first, second) in [
+        (stream, Flags::NONE),
+        (Flags::NONE, stream),
+        (Flags::NONE, Flags::NONE),
+        (stream, stream),
+    ] {
+        let scene = Scene::new();
+        let raw = Raw::client(scene.pair.network());
+        raw.settle();
+        for (transfer, flags) in [(1, first), (2, second)] {
+            let (mut header, body) = long_request(7, transfer, 5000, FRAGMENT, &[7; 100]);
+            header.flags |= flags;
+            header.selector = if flags == stream { 2 } else { 1 };
+            raw.send(header, &body);
+        }
+        assert!(raw.peer.is_closed(), "{first:?}, {second:?}");
+        scene.assert_nothing_left(&raw);
+    }
+}

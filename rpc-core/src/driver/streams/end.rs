@@ -9,7 +9,7 @@ use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Permit};
 use super::super::responses::{Blocked, BlockedResponse};
-use super::super::tasks::IncomingCall;
+use super::super::tasks::{IncomingCall, TaskKey};
 use super::{Phase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::LongMessage;
@@ -184,7 +184,7 @@ impl Streams {
         reason: &CloseReason,
     ) -> LeftStream {
         let call = self.served_of(key);
-        let had_handler = self.take_task(key).is_some();
+        let task = self.take_task(key);
         let stream = &mut self.entries[key];
         let execution = match &stream.phase {
             Phase::Opening(_) => Execution::NeverSent,
@@ -206,11 +206,7 @@ impl Streams {
         stream.receiving.clear();
         stream.end_core(links, &mut bodies.sending, StreamEnd::Failed(error));
         self.remove(key, links, bodies);
-        LeftStream {
-            call,
-            had_handler,
-            answer,
-        }
+        LeftStream { call, task, answer }
     }
 
     /// Removes a stream that has ended on both sides.
@@ -428,7 +424,7 @@ impl Streams {
 pub(in super::super) struct LeftStream {
     /// The call of a client, if it has been counted.
     pub(in super::super) call: Option<IncomingCall>,
-    pub(in super::super) had_handler: bool,
+    pub(in super::super) task: Option<TaskKey>,
     /// The answer that was not sent.
     pub(in super::super) answer: Option<BlockedResponse>,
 }

@@ -16,10 +16,8 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::status::Status;
+use crate::stream::inbound::no_memory;
 use crate::transport::Transport;
-
-const NO_MEMORY: &str = "the receiver has no memory for a message of the stream: what waits for readers \
-     and peers uses all that its process sets aside. Read faster, or send less at a time";
 
 /// The next step for a stream, which needs code of the application.
 #[derive(Debug)]
@@ -113,7 +111,7 @@ impl Streams {
                 self.has_more = true;
                 self.to_look.insert(key);
             }
-            Stop::NoMemory => return Next::Fail(Status::resource_exhausted(NO_MEMORY)),
+            Stop::NoMemory => return Next::Fail(no_memory()),
             Stop::Cancelled => self.abandon(key, links, bodies, None),
             Stop::Missing(missing) => match missing {
                 Missing::Connection => {}

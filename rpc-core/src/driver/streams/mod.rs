@@ -182,6 +182,12 @@ impl Streams {
         Arc::clone(&stream.core)
     }
 
+    /// Returns true if a stream has its answer, which waits to be sent.
+    pub(super) fn has_answer(&mut self, key: StreamKey) -> bool {
+        let serving = self.entries[key].serving();
+        serving.is_some_and(|serving| serving.answer.is_some())
+    }
+
     /// Notes the handler of a stream, which awaits.
     pub(super) fn set_task(&mut self, key: StreamKey, task: TaskKey) {
         if let Some(serving) = self.entries[key].serving() {

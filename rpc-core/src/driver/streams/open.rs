@@ -185,7 +185,7 @@ impl Streams {
         spec: Option<&MethodSpec>,
     ) -> Result<StreamKey, ProtocolError> {
         let call = header.call;
-        if links[link].streams.served.contains_key(&call) {
+        if links[link].knows_call(call) {
             return Err(ProtocolError::DuplicateCall { call });
         }
         let longest = spec.and_then(|spec| spec.max_request_len);
