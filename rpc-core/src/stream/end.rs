@@ -3,6 +3,7 @@
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::LongMessage;
 use crate::protocol::frame::ResponseHead;
+use crate::status::Status;
 
 /// How a stream's inbound direction has ended.
 #[derive(Debug)]
@@ -45,4 +46,13 @@ impl ResponseBody {
             Self::Long(long) => &long.metadata,
         }
     }
+}
+
+/// Returns the status of a stream that fails because a message got no memory.
+#[cold]
+pub(crate) fn no_memory() -> Status {
+    Status::resource_exhausted(
+        "the receiver has no memory for a message of the stream: what waits for readers and peers uses all \
+         that its process sets aside. Read faster, or send less at a time",
+    )
 }

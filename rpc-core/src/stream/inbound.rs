@@ -16,7 +16,7 @@ use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
-use super::end::{ResponseBody, StreamEnd};
+use super::end::{ResponseBody, StreamEnd, no_memory};
 use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead};
 use super::memory::Charge;
 use super::reader::ReaderTask;
@@ -24,16 +24,6 @@ use super::window::{Window, WindowExceeded};
 use crate::call_error::CallError;
 use crate::codec::LongMessage;
 use crate::limits::LEAST_UNREAD;
-use crate::status::Status;
-
-/// Returns the status of a stream that fails because a message got no memory.
-#[cold]
-pub(crate) fn no_memory() -> Status {
-    Status::resource_exhausted(
-        "the receiver has no memory for a message of the stream: what waits for readers and peers uses all \
-         that its process sets aside. Read faster, or send less at a time",
-    )
-}
 
 /// Memory that a stream may keep when it is idle or has ended.
 pub(super) const KEPT_WHEN_IDLE: usize = 512;

@@ -16,7 +16,7 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::status::Status;
-use crate::stream::inbound::no_memory;
+use crate::stream::end::no_memory;
 use crate::transport::Transport;
 
 /// The next step for a stream, which needs code of the application.
