@@ -133,6 +133,7 @@ mod method;
 mod offload;
 mod outcome;
 mod peer;
+mod peer_memory;
 mod peer_sentence;
 mod poller;
 mod protocol;

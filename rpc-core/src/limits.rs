@@ -12,7 +12,7 @@ pub(crate) use amount::{Bytes, Count};
 pub use keepalive::Keepalive;
 pub use length::LengthLimit;
 pub(crate) use length::{Direction, MessageLimit};
-pub(crate) use most_memory::{LEAST_ON_HEAP, LEAST_UNREAD, STREAM_MEMORY};
+pub(crate) use most_memory::{LEAST_ON_HEAP, LEAST_UNREAD};
 pub(crate) use setters::intent_setters;
 
 /// The expected workload of a server or a client. All sizes are derived from it; they can be
@@ -352,10 +352,9 @@ impl fmt::Display for Limits {
         )?;
         write!(
             f,
-            "\n  streams    {} of unread messages and two frames for each, and {} for the process beyond that\
-             \n  most       {} of memory for connections, streams and what peers send, with one poller, and {} for each further one",
-            Bytes(LEAST_UNREAD as u64),
-            Bytes(STREAM_MEMORY),
+            "\n  waiting    {} of the heap for streams, messages and frames that wait on behalf of peers\
+             \n  most       {} of memory that peers use, with one poller, and {} for each further one",
+            Bytes(self.waiting_memory()),
             Bytes(self.most_memory(1)),
             Bytes(self.most_memory(2) - self.most_memory(1))
         )?;

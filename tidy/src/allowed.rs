@@ -5,7 +5,7 @@ pub const CORE: Package = Package {
         layer(
             "values",
             &[
-                "log_limit", "status", "metadata", "method", "message", "peer", "peer_sentence", "limits", "clock",
+                "log_limit", "status", "metadata", "method", "message", "peer", "peer_memory", "peer_sentence", "limits", "clock",
                 "deadline", "catch_panic", "offload", "codec",
             ],
             &[],

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use crate::stream::memory::Charge;
+use crate::peer_memory::Charge;
 use crate::transport::MessageMemory;
 
 /// The bytes that the application keeps of all messages of a poller.
@@ -29,8 +29,8 @@ pub(super) struct Account {
 struct Held {
     bytes: Bytes,
     account: Arc<Account>,
-    /// What it uses of the heap for short messages.
-    _heap: Charge,
+    /// What it uses of its host's share.
+    _memory: [Charge; 2],
 }
 
 impl PollerMemory {
@@ -125,7 +125,7 @@ impl Account {
 
     /// Counts a message as held until the last slice of the result is dropped, and keeps its charge until
     /// then.
-    pub(super) fn hold(self: &Arc<Self>, bytes: Bytes, heap: Charge) -> Bytes {
+    pub(super) fn hold(self: &Arc<Self>, bytes: Bytes, memory: [Charge; 2]) -> Bytes {
         let len = bytes.len() as u64;
         self.held.fetch_add(len, Ordering::Relaxed);
         self.poller.held.fetch_add(len, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Account {
         Bytes::from_owner(Held {
             bytes,
             account,
-            _heap: heap,
+            _memory: memory,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! [`Link`]: one connection of a poller, with its calls.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::age::{Ageing, Lifetime};
@@ -13,6 +14,7 @@ use super::table::table_key;
 use super::waiters::Waiters;
 use crate::limits::MessageLimit;
 use crate::peer::LendablePeer;
+use crate::peer_memory::HostMemory;
 use crate::protocol::connection::Connection;
 #[cfg(any(debug_assertions, feature = "test-util"))]
 use crate::protocol::credit::UNCREDITED_RECEIVES;
@@ -47,6 +49,8 @@ pub(crate) struct Link<B> {
     pub(super) entries: Entries,
     pub(super) streams: LinkStreams,
     pub(super) bodies: LinkBodies,
+    /// What its host uses.
+    pub(super) memory: Arc<HostMemory>,
     /// The limit of the messages that are sent: the lower one of this side's and the peer's.
     pub(super) longest_message: MessageLimit,
     /// Number of channels that use this link. Zero on the server's side.
@@ -84,6 +88,44 @@ pub(crate) struct Link<B> {
 }
 
 impl<B> Link<B> {
+    /// Creates the state of a connection that has been established.
+    pub(super) fn new(
+        id: ConnectionId,
+        connection: Connection,
+        streams: LinkStreams,
+        longest_message: MessageLimit,
+        memory: Arc<HostMemory>,
+    ) -> Self {
+        Self {
+            id,
+            connection,
+            calls: CallTable::default(),
+            waiters: Waiters::default(),
+            requests: RequestQueue::default(),
+            entries: Entries::default(),
+            streams,
+            bodies: LinkBodies::default(),
+            memory,
+            longest_message,
+            handles: 0,
+            going_away: false,
+            is_evicted: false,
+            has_served: false,
+            idle_since: None,
+            unused_since: None,
+            unused_looks: 0,
+            ended: None,
+            closed: false,
+            cancelled: VecDeque::new(),
+            is_ending: false,
+            ack_is_due: false,
+            quota: None,
+            accepted_at: None,
+            lifetime: None,
+            peer: None,
+        }
+    }
+
     /// Records the credit of a frame as owed. Returns true if the peer uses all of its window.
     #[inline]
     pub(super) fn owe_credit(&mut self) -> bool {

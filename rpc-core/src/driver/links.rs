@@ -1,6 +1,5 @@
 //! Connections of the driver: adds, ends and removes them.
 
-use std::collections::VecDeque;
 use std::mem;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -9,23 +8,19 @@ use std::time::Instant;
 
 use super::TimerTarget;
 use super::age::{ConnectionAge, Lifetime};
-use super::call_table::CallTable;
 use super::deferred::collect;
-use super::entries::Entries;
 use super::handle::SendLimits;
 use super::held_permit::HeldPermit;
 use super::link::{Link, LinkKey};
-use super::link_bodies::LinkBodies;
 use super::link_streams::{LinkStreams, StreamKey};
 use super::outbox::{Class, Controlled, Missing, Outbox, Permit};
-use super::request_queue::RequestQueue;
 use super::table::Table;
 use super::timers::{TimerKey, Timers};
-use super::waiters::Waiters;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::limits::MessageLimit;
-use crate::peer::{LendablePeer, Peer};
+use crate::peer::{Host, LendablePeer, Peer};
+use crate::peer_memory::PeerMemory;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::credit::{ReceiveBudget, UNCREDITED_RECEIVES};
 use crate::protocol::frame::CallId;
@@ -38,6 +33,8 @@ use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Tra
 /// The connections of one poller, over its transport.
 pub(crate) struct Links<T: Transport> {
     pub(crate) transport: T,
+    /// What this poller's connections use, with those of other pollers.
+    memory: PeerMemory,
     pub(super) outbox: Outbox,
     /// Shared with the driver.
     pub(crate) counters: Arc<PollerCounters>,
@@ -90,7 +87,10 @@ impl<T: Transport> Links<T> {
         expected_connections: u32,
     ) -> Self {
         let limits = transport.limits();
+        let memory = transport.peer_memory();
+        memory.share_heap(limits.waiting_memory());
         Self {
+            memory,
             budget: ReceiveBudget::new(limits.promisable_receives()),
             longest_inline: limits.max_inline_len.min(INLINE_FRAME_LEN),
             initial_window: Shares::from_limits(limits).initial_window,
@@ -150,33 +150,13 @@ impl<T: Transport> Links<T> {
         longest_message: MessageLimit,
         (quota, peer): (Option<ConnectionQuota>, Option<Arc<Peer>>),
     ) -> LinkKey {
-        let key = self.table.insert(Link {
-            id,
-            connection,
-            calls: CallTable::default(),
-            waiters: Waiters::default(),
-            requests: RequestQueue::default(),
-            entries: Entries::default(),
-            streams,
-            bodies: LinkBodies::default(),
-            longest_message,
-            handles: 0,
-            going_away: false,
-            is_evicted: false,
-            has_served: false,
-            idle_since: None,
-            unused_since: None,
-            unused_looks: 0,
-            ended: None,
-            closed: false,
-            cancelled: VecDeque::new(),
-            is_ending: false,
-            ack_is_due: false,
-            accepted_at: quota.as_ref().map(|_| self.clock.now()),
-            lifetime: None,
-            quota,
-            peer: peer.map(LendablePeer::new),
-        });
+        let host = peer.as_ref().map(|peer| Host::from(peer.address()));
+        let memory = self.memory.of(host);
+        let mut link = Link::new(id, connection, streams, longest_message, memory);
+        link.accepted_at = quota.as_ref().map(|_| self.clock.now());
+        link.quota = quota;
+        link.peer = peer.map(LendablePeer::new);
+        let key = self.table.insert(link);
         let index = id.index as usize;
         if self.routes.len() <= index {
             self.routes.resize(index + 1, None);

@@ -22,6 +22,7 @@ use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::service::handler::{Handler, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
+use crate::stream::end::no_memory;
 use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
@@ -77,7 +78,12 @@ impl<T: Transport> Driver<T> {
             drop(borrowed);
             return self.release_request(link, body);
         }
+        let has_memory = state.streams.has_memory(key);
         drop(borrowed);
+        if !has_memory {
+            self.release_request(link, body);
+            return self.fail_stream(key, no_memory(), Started::NOT);
+        }
         let Some(handler) = handler_of(&parts) else {
             self.release_request(link, body);
             return self.reject_stream(key, header, &parts);

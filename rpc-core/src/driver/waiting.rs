@@ -57,6 +57,17 @@ impl<K: Key> ReadySet<K> {
         None
     }
 
+    /// Returns the key that has waited longest.
+    pub(crate) fn first(&mut self) -> Option<K> {
+        while let Some((key, arrival)) = self.order.front().copied() {
+            if self.arrivals[key.index()] == Some(arrival) {
+                return Some(key);
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
     /// Removes a key. Returns false if it was not there.
     pub(crate) fn remove(&mut self, key: K) -> bool {
         let arrival = self.arrivals.get_mut(key.index());
@@ -179,6 +190,19 @@ impl<G: Key, K: Key> Waiting<G, K> {
             }
         }
         None
+    }
+
+    /// Returns the key that has waited longest of the group whose turn it is.
+    pub(crate) fn first(&mut self) -> Option<K> {
+        let group = self.groups.first()?;
+        let queue = &mut self.queues[group.index()];
+        while let Some((key, arrival)) = queue.order.front().copied() {
+            if self.members[key.index()] == Some((group, arrival)) {
+                return Some(key);
+            }
+            queue.order.pop_front();
+        }
+        unreachable!("{group:?} has a turn and no keys");
     }
 
     /// Takes all keys of a group.

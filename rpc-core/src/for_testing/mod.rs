@@ -19,7 +19,6 @@ use crate::metadata::{Metadata, MetadataError};
 use crate::method::MethodSpec;
 use crate::poller::{BlockOnInTurn, LocalPoller};
 use crate::server::admission::ServerAdmission;
-use crate::stream::memory::{LIMIT, in_use};
 use crate::stream::outbound::COALESCES;
 use crate::transport::Admission;
 
@@ -56,17 +55,6 @@ pub fn decode_beside(most_work: u64) {
         builder.spawn(run).map(drop)
     };
     enter_poller_thread(start, most_work);
-}
-
-/// Changes the bytes that streams of this process may use beyond the least that each needs.
-pub fn limit_stream_memory(bytes: u64) {
-    LIMIT.store(bytes, Ordering::Relaxed);
-}
-
-/// Returns the bytes that streams of this process use beyond the least that each needs.
-#[must_use]
-pub fn stream_memory_in_use() -> u64 {
-    in_use()
 }
 
 /// The name of the thread on which such messages are decoded.

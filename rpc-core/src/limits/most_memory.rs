@@ -2,31 +2,44 @@
 
 use super::Limits;
 
-/// Bytes that what waits on behalf of peers may use in the process, beyond what each stream and each
-/// connection has in any case.
-pub(crate) const STREAM_MEMORY: u64 = 64 << 20;
+/// Of the memory for long messages: as much of the heap, in quarters, is for what waits on behalf of peers.
+const HEAP_QUARTERS: u64 = 3;
+
+/// That is at least so many bytes.
+const LEAST_HEAP: u64 = 16 << 20;
 
 /// Bytes of unread messages for which a stream always has memory.
 pub(crate) const LEAST_UNREAD: usize = 8 << 10;
 
 /// Bytes of messages on the heap for which a connection always has memory.
-pub(crate) const LEAST_ON_HEAP: u64 = 256 << 10;
+pub(crate) const LEAST_ON_HEAP: u64 = 16 << 10;
 
 /// Bytes of the state of a stream and its handler, at most.
 const STATE_OF_STREAM: u64 = 3 << 10;
 
 impl Limits {
-    /// Returns the most bytes of memory that this many pollers of a process use for connections, streams and
-    /// what peers send: slots, long messages, what streams have in any case, and what they share beyond
-    /// that. Decoded messages, and long messages that wait to be sent, are not in it.
+    /// Returns the bytes of the heap that streams, messages and frames which wait on behalf of peers may use
+    /// in the process. A host may use three times what it leaves to others.
+    #[must_use]
+    pub fn waiting_memory(&self) -> u64 {
+        LEAST_HEAP.max(self.message_memory / 4 * HEAP_QUARTERS)
+    }
+
+    /// Returns the bytes of [`waiting_memory`](Self::waiting_memory) that each stream of a client uses on its
+    /// server: its state, a frame that waits to be sent, the batch behind it, and a few unread messages.
+    pub(crate) fn memory_of_stream(&self) -> u64 {
+        STATE_OF_STREAM + 2 * self.slot_len as u64 + LEAST_UNREAD as u64
+    }
+
+    /// Returns the most bytes of memory that peers make this many pollers of a process use: slots, long
+    /// messages, of which each poller may have one more than its share, and what waits on the heap. Decoded
+    /// messages, long messages that wait to be sent, and the streams of this process's own calls are not in
+    /// it.
     #[must_use]
     pub fn most_memory(&self, pollers: u32) -> u64 {
-        let frames = 2 * self.slot_len as u64;
-        let of_stream = LEAST_UNREAD as u64 + frames + STATE_OF_STREAM;
-        let of_connection = LEAST_ON_HEAP + u64::from(self.max_streams) * of_stream;
-        let of_poller =
-            self.registered_len() as u64 + u64::from(self.max_connections) * of_connection;
-        self.message_memory + STREAM_MEMORY + u64::from(pollers) * of_poller
+        let of_connections = u64::from(self.max_connections) * LEAST_ON_HEAP;
+        let of_poller = self.registered_len() as u64 + self.max_message_len as u64 + of_connections;
+        self.message_memory + self.waiting_memory() + u64::from(pollers) * of_poller
     }
 }
 
@@ -41,12 +54,14 @@ mod tests {
             max_connections: 64,
             max_streams: 100,
             slot_len: 4352,
+            max_message_len: 4 << 20,
             receives_posted: 2560,
             ..Limits::default()
         };
         let one = limits.most_memory(1);
         assert!((450 << 20..512 << 20).contains(&one), "{one}");
-        let of_poller = 2560 * 4352 + 64 * ((256 << 10) + 100 * (8192 + 2 * 4352 + 3072));
+        let of_poller = 2560 * 4352 + (4 << 20) + (64 << 14);
+        assert!(of_poller <= 16 << 20, "{of_poller}");
         assert_eq!(limits.most_memory(3) - one, 2 * of_poller);
         let printed = limits.to_string();
         assert!(printed.contains("with one poller"), "{printed}");

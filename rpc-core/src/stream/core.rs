@@ -27,6 +27,7 @@ use super::turns::{LocalTurns, LoneMessage, Turns};
 use super::wakers::wake_all;
 use crate::call_error::CallError;
 use crate::codec::Chunks;
+use crate::peer_memory::HostMemory;
 
 /// The queue through which a stream tells its driver that it has work.
 pub(crate) trait SignalQueue: fmt::Debug + Send + Sync {
@@ -182,12 +183,13 @@ impl StreamCore {
         queue: Arc<dyn SignalQueue>,
         index: u32,
         sizes: StreamSizes,
+        memory: Option<&Arc<HostMemory>>,
     ) -> Option<Waker> {
         // Before `is_signalled` is cleared, which happens under the lock below at the earliest.
         let _ = self.signal.set(Signal { queue, index });
         let mut state = self.lock();
-        state.inbound.open(sizes.inbound_window);
-        state.outbound.open(sizes)
+        state.inbound.open(sizes.inbound_window, memory);
+        state.outbound.open(sizes, memory)
     }
 
     fn signal(&self) {

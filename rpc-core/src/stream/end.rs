@@ -52,7 +52,7 @@ impl ResponseBody {
 #[cold]
 pub(crate) fn no_memory() -> Status {
     Status::resource_exhausted(
-        "the receiver has no memory for a message of the stream: what waits for readers and peers uses all \
-         that its process sets aside. Read faster, or send less at a time",
+        "the receiver has no memory for the stream: what waits for readers and peers uses all that its process \
+         sets aside for this host. Read faster, send less at a time, or open fewer streams",
     )
 }

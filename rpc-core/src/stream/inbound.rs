@@ -13,17 +13,18 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
 use super::end::{ResponseBody, StreamEnd, no_memory};
 use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead};
-use super::memory::Charge;
 use super::reader::ReaderTask;
 use super::window::{Window, WindowExceeded};
 use crate::call_error::CallError;
 use crate::codec::LongMessage;
 use crate::limits::LEAST_UNREAD;
+use crate::peer_memory::{Charge, HostMemory, Use};
 
 /// Memory that a stream may keep when it is idle or has ended.
 pub(super) const KEPT_WHEN_IDLE: usize = 512;
@@ -95,7 +96,8 @@ impl LongArrival {
 }
 
 impl Inbound {
-    pub(super) fn open(&mut self, window: u32) {
+    pub(super) fn open(&mut self, window: u32, memory: Option<&Arc<HostMemory>>) {
+        self.charge = memory.map_or_else(Charge::default, |memory| memory.charge(Use::Heap, 0));
         self.window.initial = window;
         self.window.size = window;
         self.window.available = window;
@@ -169,7 +171,7 @@ impl Inbound {
 
     /// Charges nothing any more for a stream that has ended and holds little.
     pub(super) fn forget_charge(&mut self) {
-        self.charge.set(0);
+        self.charge = Charge::default();
     }
 
     /// Returns true if a message was dropped because there was no memory for it.
@@ -477,7 +479,7 @@ impl Inbound {
         (*has_begun, *has_ended) = (false, false);
         (*is_discarded, *is_cut, *lacks_memory) = (false, false, false);
         *in_hand = 0;
-        charge.set(0);
+        *charge = Charge::default();
     }
 
     /// Frees the memory of a stream that has been idle.

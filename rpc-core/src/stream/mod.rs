@@ -53,7 +53,6 @@ pub(crate) mod from_fn;
 pub(crate) mod inbound;
 pub(crate) mod kept;
 pub(crate) mod long;
-pub(crate) mod memory;
 pub(crate) mod outbound;
 pub(crate) mod pump;
 pub(crate) mod reader;

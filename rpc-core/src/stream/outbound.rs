@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
@@ -13,9 +14,9 @@ use std::task::Waker;
 use super::batch::{MessageForm, PREFIX_LEN};
 use super::inbound::KEPT_WHEN_IDLE;
 use super::long::LONG_MESSAGE_CHARGE;
-use super::memory::{self, Charge};
 use crate::codec::Chunks;
 use crate::limits::MessageLimit;
+use crate::peer_memory::{Charge, HostMemory, Use};
 
 /// The sizes of a stream that the handshake has determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +141,12 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     #[must_use]
-    pub(super) fn open(&mut self, sizes: StreamSizes) -> Option<Waker> {
+    pub(super) fn open(
+        &mut self,
+        sizes: StreamSizes,
+        memory: Option<&Arc<HostMemory>>,
+    ) -> Option<Waker> {
+        self.charge = memory.map_or_else(Charge::default, |memory| memory.charge(Use::Heap, 0));
         self.frame_room = sizes.frame_room;
         self.coalesces = sizes.coalesces;
         self.longest_message = sizes.longest_message;
@@ -167,10 +173,10 @@ impl Outbound {
         QUEUED_FRAMES * self.frame_room
     }
 
-    /// Returns the number of queued bytes from which on nothing more is queued: those of one frame if memory
-    /// is scarce.
+    /// Returns the number of queued bytes from which on nothing more is queued: those of one frame if its
+    /// host may use no more memory.
     fn most_queued(&self) -> usize {
-        match memory::is_scarce() {
+        match self.charge.is_at_heap_limit() {
             true => self.frame_room.min(1),
             false => self.capacity(),
         }
@@ -248,7 +254,7 @@ impl Outbound {
         self.spare.truncate(KEPT_AT_END);
         self.spare
             .retain(|batch| batch.capacity() <= KEPT_WHEN_IDLE);
-        self.charge.set(0);
+        self.charge = Charge::default();
         self.queued = 0;
         self.metadata = None;
         self.sender.take()
@@ -338,7 +344,7 @@ impl Outbound {
         self.queued -= bytes.len();
         let skipped = bytes.len() - frame.message_len;
         messages.copy_from_slice(&bytes[skipped..]);
-        if self.spare.len() < SPARE_CHUNKS && !memory::is_scarce() {
+        if self.spare.len() < SPARE_CHUNKS && !self.charge.is_at_heap_limit() {
             bytes.clear();
             self.spare.push(bytes);
         }

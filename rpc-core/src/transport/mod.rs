@@ -57,6 +57,7 @@ pub use self::version_range::VersionRange;
 pub use crate::codec::{Chunks, MessageMemory};
 use crate::limits::Limits;
 pub use crate::peer::{Host, Peer};
+pub use crate::peer_memory::PeerMemory;
 pub use crate::peer_sentence::PeerSentence;
 
 /// Identifies one connection of one transport for as long as the transport lives.
@@ -322,6 +323,12 @@ pub trait Transport: 'static {
     /// transport that shares its memory with no other.
     fn kept_memory(&self) -> u64 {
         0
+    }
+
+    /// Returns the memory that the poller shares with others, for what waits on behalf of peers and for long
+    /// messages that arrive. The default is right for a transport whose registered memory is the process's.
+    fn peer_memory(&self) -> PeerMemory {
+        PeerMemory::of_process()
     }
 
     /// Takes the next piece from the front of `message`, and lets the connection's peer read it. If

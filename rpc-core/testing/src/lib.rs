@@ -55,7 +55,6 @@ pub use node::{LoopbackNode, Node};
 pub use raw_peer::RawPeer;
 #[doc(inline)]
 pub use rpc_core::for_testing::{
-    Clock, Random, block_on_between_turns, disable_coalescing, limit_stream_memory,
-    stream_memory_in_use,
+    Clock, Random, block_on_between_turns, disable_coalescing,
 };
 pub use shared::SharedNode;

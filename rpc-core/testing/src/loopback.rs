@@ -19,7 +19,7 @@ use rpc_core::stats::Counter;
 use rpc_core::transport::{
     Admission, AllocateError, Chunks, CloseReason, ConnectError, Connected, ConnectionId,
     CounterReader, Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey,
-    LongMessages, MemoryByOwner, Peer, PeerClock, RemoteSegment, ReserveError, RoomWanted,
+    LongMessages, MemoryByOwner, Peer, PeerClock, PeerMemory, RemoteSegment, ReserveError, RoomWanted,
     SendError, SlotsByState, Stalled, Transport,
 };
 
@@ -115,6 +115,7 @@ pub struct Loopback {
     limits: Limits,
     /// What servers are told about this process.
     peer: Option<Peer>,
+    memory: PeerMemory,
     faults: Faults,
     random: Random,
     /// Events left in the current batch.
@@ -140,6 +141,7 @@ impl Loopback {
             index,
             limits,
             peer: None,
+            memory: PeerMemory::default(),
             faults,
             random,
             batch_left: None,
@@ -410,6 +412,10 @@ impl Transport for Loopback {
         len: usize,
     ) -> Result<LoopbackMemory, AllocateError> {
         self.allocate_to_receive(len)
+    }
+
+    fn peer_memory(&self) -> PeerMemory {
+        self.memory.clone()
     }
 
     fn memory_by_owner(&self) -> MemoryByOwner {

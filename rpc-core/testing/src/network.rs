@@ -84,7 +84,7 @@ impl Network {
         self.slot_message_len.set(message_len);
     }
 
-    /// Lets the nodes that are added from now on connect from this address.
+    /// Lets the nodes and raw clients that are added from now on connect from this address.
     pub fn use_address(&self, address: SocketAddr) {
         self.address.set(Some(address));
     }
@@ -143,7 +143,7 @@ impl Network {
     /// Panics if the server rejects it.
     pub fn raw_client(&self, server: &str) -> Rc<RawPeer> {
         let limits = self.limits_of(&Intents::default());
-        self.add_raw(RawPeer::client(&self.wires, limits, server))
+        self.add_raw(RawPeer::client(&self.wires, limits, self.address.get(), server))
     }
 
     /// Adds a server with the address `name` that has no driver. `methods` have their indices as

@@ -1,6 +1,7 @@
 //! [`RawPeer`]: one side of a connection without a driver, for tests of what a peer may send.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,12 @@ impl RawPeer {
         }
     }
 
-    pub(crate) fn client(wires: &Rc<RefCell<Wires>>, limits: Limits, server: &str) -> Self {
+    pub(crate) fn client(
+        wires: &Rc<RefCell<Wires>>,
+        limits: Limits,
+        address: Option<SocketAddr>,
+        server: &str,
+    ) -> Self {
         let max_message_len = u32::try_from(limits.max_message_len);
         let session = ClientSession::new(
             limits.max_in_flight,
@@ -48,6 +54,7 @@ impl RawPeer {
         );
         let raw = Self::new(wires, limits);
         let mut transport = raw.transport.borrow_mut();
+        transport.set_address(address);
         let dialer = transport.dialer(Arc::default());
         let dialed = dialer.dial(server, &session.encode_to_vec(), Duration::ZERO);
         let connected = dialed.and_then(|dialed| transport.adopt(dialed));

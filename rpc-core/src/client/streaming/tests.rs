@@ -57,7 +57,7 @@ impl OpenStream for TestChannel {
     }
 
     fn open(&self, core: &Arc<StreamCore>, stream: StreamRequest) -> u64 {
-        assert!(core.attach(Arc::new(NoQueue), 0, SIZES).is_none());
+        assert!(core.attach(Arc::new(NoQueue), 0, SIZES, None).is_none());
         let mut opened = self.opened.borrow_mut();
         opened.push((Arc::clone(core), stream));
         opened.len() as u64

@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::TimerTarget;
-use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
 use super::super::links::Links;
-use super::arrival::Ended;
+use super::arrival::{Ended, Purpose};
 use super::incoming::{Place, Receiving};
+use super::looks::LOOK;
 use crate::limits::LEAST_ON_HEAP;
+use crate::peer_memory::{Charge, Use};
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
-use crate::stream::memory::Charge;
 use crate::transport::{AllocateError, Transport};
 
 /// The longest time for which a response waits for memory. The server does not know the call's
@@ -35,14 +35,20 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// that part is for messages that arrive.
 const READ_AHEAD_PART: u64 = 4;
 
+/// While others wait, a message moves at least one in so many parts of its bytes between two looks: one of
+/// 4 MiB, 14 kB in a second.
+const LEAST_PARTS: u64 = 20;
+
 const NO_HEAP: &str = "the receiver has no memory for the message: what waits for readers and peers uses \
-     all that its process sets aside. Try again later, or read what has arrived";
+     all that its process sets aside for this host. Try again later, or read what has arrived";
 
 /// The reason that a message is not received now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoMemory {
     /// The connection uses as much memory as it may use.
     OfConnection,
+    /// Its host uses as much memory as it may use, beside others.
+    OfHost,
     /// The poller has none at the moment.
     OfPoller,
     /// More is being registered, or others wait for that.
@@ -92,7 +98,7 @@ impl<T: Transport> Receiving<T> {
             return Some(self.no_memory(links, key, reason));
         }
         links.counters.transfers.waited.add(1);
-        self.waiting.push(key, len);
+        self.waiting.push(self.incoming[key].link, key, len);
         // A response has a time limit, also one that ends a stream: its server keeps the pieces
         // exposed, and closes the connection if they are not released.
         if self.incoming[key].header.kind == FrameKind::Response {
@@ -103,20 +109,27 @@ impl<T: Transport> Receiving<T> {
         None
     }
 
-    /// Charges the bytes of a message that its sender sends without an answer: they go to the heap. Returns
-    /// the status of the call if there is no memory for them. A connection that has little always gets some.
+    /// Charges what a message uses of the heap: its metadata, and its bytes if its sender sends them without
+    /// an answer. Returns the status of the call if there is no memory for them. A connection that has little
+    /// always gets some.
     pub(super) fn charge_heap(&mut self, links: &Links<T>, key: IncomingKey) -> Option<Status> {
         let incoming = &self.incoming[key];
         let is_on_heap = matches!(incoming.place, Place::Waiting(_) | Place::Heap(_));
-        if incoming.form != FRAGMENT || !is_on_heap {
+        let len = match incoming.form {
+            FRAGMENT if is_on_heap => u64::from(incoming.len.min(FREE_FRAGMENTS)),
+            _ => 0,
+        };
+        let len = len + incoming.metadata.len() as u64;
+        if len == 0 {
             return None;
         }
-        let len = u64::from(incoming.len.min(FREE_FRAGMENTS));
+        let memory = links[incoming.link].memory.charge(Use::Heap, 0);
         let link = &links[incoming.link].bodies;
         let held = link.account.as_ref().map_or(0, |account| account.held());
         let others = link.incoming.values();
         let others: u64 = others.map(|key| self.incoming[*key].heap.bytes()).sum();
         let heap = &mut self.incoming[key].heap;
+        *heap = memory;
         if held + others + len <= LEAST_ON_HEAP {
             heap.set(len);
         } else if !heap.resize(len) {
@@ -144,6 +157,11 @@ impl<T: Transport> Receiving<T> {
         let is_only = link.receiving <= ahead;
         if !is_only && used + u64::from(len) > cap {
             return Err(NoMemory::OfConnection);
+        }
+        let capacity = links.transport.limits().receive_memory();
+        let of_host = &links[incoming.link].memory;
+        if !of_host.has_registered(u64::from(len), capacity) {
+            return Err(NoMemory::OfHost);
         }
         let id = links[incoming.link].id;
         match links.transport.allocate_for(id, len as usize) {
@@ -180,7 +198,7 @@ impl<T: Transport> Receiving<T> {
         match reason {
             NoMemory::TooLong { .. } | NoMemory::NotRead => true,
             NoMemory::NotYet => false,
-            NoMemory::OfConnection | NoMemory::OfPoller => {
+            NoMemory::OfConnection | NoMemory::OfHost | NoMemory::OfPoller => {
                 !links.transport.limits().waits_for_memory
             }
         }
@@ -192,6 +210,8 @@ impl<T: Transport> Receiving<T> {
         self.charge_incoming(links, key);
         self.expect_progress(links, key);
         let incoming = &mut self.incoming[key];
+        let of_host = &links[incoming.link].memory;
+        incoming.registered = of_host.charge(Use::Arriving, incoming.len.into());
         incoming.is_accepted = true;
         if incoming.form == FRAGMENT {
             if let Place::Waiting(bytes) = &incoming.place
@@ -200,7 +220,7 @@ impl<T: Transport> Receiving<T> {
                 memory.as_mut()[..bytes.len()].copy_from_slice(bytes);
             }
             incoming.place = Place::Memory(memory);
-            incoming.heap = Charge::default();
+            incoming.heap.set(incoming.metadata.len() as u64);
             // Its sender waits for that.
             incoming.owed.is_accepted = true;
             self.owe_entry(links, key);
@@ -209,6 +229,7 @@ impl<T: Transport> Receiving<T> {
         let id = links[incoming.link].id;
         let Ok(fetch) = links.transport.begin_fetch(id, memory) else {
             incoming.place = Place::Nowhere;
+            incoming.registered = Charge::default();
             self.cancel_incoming_timer(links, key);
             self.discharge(links, key);
             // If the connection has ended, the next event reports it.
@@ -229,26 +250,26 @@ impl<T: Transport> Receiving<T> {
     fn place_waiting(&mut self, links: &mut Links<T>) -> Option<(IncomingKey, NoMemory)> {
         let mut next = self.waiting.class_from(0);
         while let Some(class) = next {
-            // A message whose connection is at its limit does not hold up those of other
-            // connections.
-            let mut full: Vec<LinkKey> = Vec::new();
-            let mut at = 0;
-            while let Some(key) = self.waiting.get(class, at) {
-                at += 1;
-                let link = self.incoming[key].link;
-                if full.contains(&link) {
-                    continue;
-                }
+            // A message whose connection or host is at its limit does not hold up those of others.
+            let mut full = 0;
+            while full < self.waiting.links_of(class) {
+                let Some(key) = self.waiting.first(class) else {
+                    break;
+                };
                 match self.memory_for(links, key) {
                     Ok(memory) => {
-                        at -= 1;
-                        self.waiting.remove_at(class, at);
+                        full = 0;
+                        self.waiting.end_turn(class);
+                        self.waiting.leave(key, self.incoming[key].len);
                         if !self.place(links, key, memory) {
                             return Some((key, NoMemory::NotRead));
                         }
                     }
                     Err(reason) if self.is_refused(links, reason) => return Some((key, reason)),
-                    Err(NoMemory::OfConnection) => full.push(link),
+                    Err(NoMemory::OfConnection | NoMemory::OfHost) => {
+                        full += 1;
+                        self.waiting.end_turn(class);
+                    }
                     Err(_) => break,
                 }
             }
@@ -271,10 +292,12 @@ impl<T: Transport> Receiving<T> {
                 "the receiver did not begin to read a message of {len} bytes, for which it has memory: it \
                  already reads as many messages at a time as it can, or the connection is closing. Try again"
             ),
-            NoMemory::OfConnection | NoMemory::OfPoller | NoMemory::NotYet => format!(
-                "the receiver has no memory for a message of {len} bytes: {}",
-                self.use_of_memory(links, key)
-            ),
+            NoMemory::OfConnection | NoMemory::OfHost | NoMemory::OfPoller | NoMemory::NotYet => {
+                format!(
+                    "the receiver has no memory for a message of {len} bytes: {}",
+                    self.use_of_memory(links, key)
+                )
+            }
         })
     }
 
@@ -340,8 +363,7 @@ impl<T: Transport> Receiving<T> {
         incoming.timer = None;
         let is_accepted = incoming.is_accepted;
         if is_accepted && incoming.deadline.is_none_or(|deadline| deadline > now) {
-            self.check_progress(links, key);
-            return None;
+            return self.check_progress(links, key);
         }
         if incoming.header.kind != FrameKind::Request {
             return Some(self.refuse(links, key, NoMemory::OfPoller));
@@ -353,6 +375,39 @@ impl<T: Transport> Receiving<T> {
             false => self.waited_until_deadline(links, key),
         };
         links.counters.handlers.expired.add(1);
+        Some(self.end_refused(links, key, status))
+    }
+
+    /// Handles the progress timer of a message that has memory. Returns the end of one that is refused.
+    fn check_progress(&mut self, links: &mut Links<T>, key: IncomingKey) -> Option<Ended> {
+        let others_wait = self.waiting.has_others_than(self.incoming[key].link);
+        let incoming = &mut self.incoming[key];
+        let link = &links[incoming.link];
+        let progress = incoming.progress(&link.bodies);
+        let noted = incoming.looks.noted();
+        let moved = progress.received - noted.received;
+        let is_stalled = progress == noted;
+        let is_slow = others_wait && u64::from(moved) * LEAST_PARTS < incoming.len.into();
+        // The sender cannot go on while this side holds all receives that it was promised. A READ
+        // needs none.
+        let is_held_here = !incoming.is_read() && !link.connection.peer_has_credits();
+        let is_late = (is_stalled || is_slow) && !is_held_here;
+        if !incoming.looks.is_too_late(progress, is_late) {
+            self.start_look(links, key);
+            return None;
+        }
+        if is_stalled || matches!(incoming.purpose, Purpose::Nobody) {
+            let (link, error) = (incoming.link, incoming.stalled());
+            links.close_failed(link, error, "closing a connection");
+            return None;
+        }
+        let status = Status::resource_exhausted(format!(
+            "{moved} bytes of a message of {} have arrived in {} s, and other connections wait for the memory \
+             that the receiver has for it: send it again when the path is faster, or as several messages",
+            incoming.len,
+            LOOK.as_secs()
+        ));
+        links.counters.transfers.refused.add(1);
         Some(self.end_refused(links, key, status))
     }
 }

@@ -9,13 +9,13 @@ use super::super::links::Links;
 use super::arrival::{Ended, Outcome, Purpose};
 use super::incoming::{Place, Receiving};
 use crate::codec::LongMessage;
+use crate::peer_memory::Charge;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{
     CallId, ControlEntry, ControlRequest, FrameHeader, FrameKind, SEGMENTS,
 };
 use crate::stats::ServedCall;
 use crate::status::Status;
-use crate::stream::memory::Charge;
 use crate::transport::{MessageMemory, Transport};
 
 /// The least length of a field that shares the memory of its message.
@@ -57,6 +57,7 @@ impl<T: Transport> Receiving<T> {
         let incoming = &mut self.incoming[key];
         incoming.place = Place::Nowhere;
         incoming.heap = Charge::default();
+        incoming.registered = Charge::default();
         // If it is neither kept nor unfinished, the sender needs no entry.
         let is_kept = incoming.form == SEGMENTS && incoming.announced > 0;
         if is_kept || !incoming.is_announced {
@@ -191,8 +192,12 @@ impl<T: Transport> Receiving<T> {
         self.discharge(links, key);
         self.cancel_incoming_timer(links, key);
         let incoming = &mut self.incoming[key];
-        let heap = mem::take(&mut incoming.heap);
-        let message = self.account_of(links, link).hold(message, heap);
+        let mut memory = [
+            mem::take(&mut incoming.heap),
+            mem::take(&mut incoming.registered),
+        ];
+        memory.iter_mut().for_each(Charge::arrived);
+        let message = self.account_of(links, link).hold(message, memory);
         let incoming = &mut self.incoming[key];
         let message = Box::new(LongMessage {
             metadata: mem::take(&mut incoming.metadata),

@@ -17,8 +17,8 @@ use super::super::waiting::Waiting;
 use super::arrival::{Ended, Outcome, Purpose};
 use super::looks::{LOOK, Looks};
 use super::waiting_messages::WaitingMessages;
+use crate::peer_memory::Charge;
 use crate::protocol::frame::{FrameHeader, TransferId};
-use crate::stream::memory::Charge;
 use crate::transport::{FetchKey, RemoteSegment, Transport};
 
 /// A long message that this side receives.
@@ -49,8 +49,10 @@ pub(super) struct Incoming<M> {
     pub(super) fetching: u32,
     /// Bytes that have arrived.
     pub(super) received: u32,
-    /// What it uses of the heap for short messages.
+    /// What it uses of the heap, for its metadata and for a short message.
     pub(super) heap: Charge,
+    /// The registered memory that it uses.
+    pub(super) registered: Charge,
     /// Bytes counted in the link's and the poller's `receiving`.
     pub(super) charged: u64,
     /// True if some of it can be fetched or has arrived.
@@ -69,16 +71,29 @@ pub(super) struct Incoming<M> {
 
 /// How far a long message has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// Its sender has to go on.
-    OfSender {
-        /// Grows with each piece of the message that is announced, and with each that arrives.
-        own: u64,
-        /// Bytes that were announced since, of the other messages that take turns with it.
-        of_others: u64,
-    },
-    /// READs of it have to complete. The number is that of segments read on its connection.
-    OfReads(u64),
+pub(super) struct Progress {
+    /// Bytes of the message that are announced.
+    pub(super) announced: u32,
+    /// Bytes of it that have arrived.
+    pub(super) received: u32,
+    /// What else moves it on.
+    pub(super) of_others: OfOthers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OfOthers {
+    /// Its sender has to go on: bytes announced since, of the other messages that take turns with it.
+    Announced(u64),
+    /// READs of it have to complete: segments read on its connection.
+    Read(u64),
+}
+
+impl Progress {
+    pub(super) const NONE: Self = Self {
+        announced: 0,
+        received: 0,
+        of_others: OfOthers::Announced(0),
+    };
 }
 
 /// Where the bytes of a long message are.
@@ -240,22 +255,6 @@ impl<T: Transport> Receiving<T> {
         let look = links.clock.now() + LOOK;
         let end = incoming.deadline.map_or(look, |end| end.min(look));
         incoming.timer = Some(links.timers.insert(end, TimerTarget::Incoming(key)));
-    }
-
-    /// Handles the progress timer of a message that has memory.
-    pub(super) fn check_progress(&mut self, links: &mut Links<T>, key: IncomingKey) {
-        let incoming = &mut self.incoming[key];
-        let link = &links[incoming.link];
-        let progress = incoming.progress(&link.bodies);
-        // The sender cannot go on while this side holds all receives that it was promised. A READ
-        // needs none.
-        let is_held_here =
-            matches!(progress, Progress::OfSender { .. }) && !link.connection.peer_has_credits();
-        if !incoming.looks.is_too_late(progress, !is_held_here) {
-            return self.start_look(links, key);
-        }
-        let (link, error) = (incoming.link, incoming.stalled());
-        links.close_failed(link, error, "closing a connection");
     }
 
     /// Begins to fetch the segments that have been announced.

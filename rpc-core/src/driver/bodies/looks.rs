@@ -4,7 +4,7 @@
 //! (`progress.rs`), and the sender at whether the receiver does (`release.rs`). Pieces and entries do
 //! not touch a timer. A look notes how far the message has come, and the next one compares.
 //!
-//! The connection is closed at the second look in a row that finds nothing new. Frames that arrived
+//! The peer is too late if two looks in a row find nothing new: its connection is closed. Frames that arrived
 //! while this poller took no turns are handled between the two, so a poller that was stopped itself
 //! does not close the connections of innocent peers. This does not help if it is stopped after the
 //! first look, which found nothing new, until the second one.
@@ -24,24 +24,27 @@ pub(super) struct Looks<P> {
     was_late: bool,
 }
 
-impl<P: PartialEq> Looks<P> {
+impl<P: Copy> Looks<P> {
     /// Notes how far a message has come.
     pub(super) fn begin(noted: P) -> Self {
         let was_late = false;
         Self { noted, was_late }
     }
 
-    /// Looks again. Returns true if this is the second look in a row that finds nothing new while it
-    /// is the peer's turn.
-    pub(super) fn is_too_late(&mut self, progress: P, is_peers_turn: bool) -> bool {
-        let is_late = is_peers_turn && progress == self.noted;
+    /// Returns how far the message had come at the latest look.
+    pub(super) fn noted(&self) -> P {
+        self.noted
+    }
+
+    /// Looks again. Returns true if this is the second look in a row at which the peer is late.
+    pub(super) fn is_too_late(&mut self, progress: P, is_late: bool) -> bool {
         let is_too_late = is_late && self.was_late;
         self.noted = progress;
         self.was_late = is_late;
         is_too_late
     }
 
-    /// Returns true if the latest look has found nothing new.
+    /// Returns true if the peer was late at the latest look.
     pub(super) fn was_late(&self) -> bool {
         self.was_late
     }
@@ -52,19 +55,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_second_look_in_a_row_that_finds_nothing_new_is_too_late() {
-        let mut looks = Looks::begin(1);
-        assert!(!looks.is_too_late(1, true));
-        assert!(looks.was_late());
-        assert!(looks.is_too_late(1, true));
+    fn only_the_second_look_in_a_row_that_finds_the_peer_late_is_too_late() {
         let mut looks = Looks::begin(1);
         for progress in 1..5 {
+            assert_eq!(looks.noted(), progress);
             assert!(!looks.is_too_late(progress, true), "{progress}");
-            assert!(!looks.is_too_late(progress + 1, true), "{progress}");
+            assert!(looks.was_late());
+            assert!(!looks.is_too_late(progress + 1, false), "{progress}");
             assert!(!looks.was_late());
         }
-        assert!(!looks.is_too_late(5, true));
-        assert!(!looks.is_too_late(5, false), "it is this side's turn");
         assert!(!looks.is_too_late(5, true));
         assert!(looks.is_too_late(5, true));
     }

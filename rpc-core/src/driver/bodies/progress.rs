@@ -1,6 +1,8 @@
-//! The receiver's part of a long message: closes the connection if a message has memory and its
-//! sender sends no more of it, or lets none of it be read. Without this, one first frame would keep
-//! memory for a whole message for as long as the connection lasts.
+//! The receiver's part of a long message: looks whether a message that has memory goes on. Without this,
+//! one first frame would keep memory for a whole message for as long as the connection lasts.
+//!
+//! If its sender sends no more of it, or lets none of it be read, the connection is closed. If too little of
+//! it arrives while messages of other connections wait for memory, the message is refused.
 //!
 //! While READs of a message are outstanding, the connection's READs count, and not the message's own:
 //! they are executed in order, and those of other messages may be in front. Likewise, pieces of other
@@ -10,7 +12,7 @@
 //! [`Looks`](super::looks::Looks) decides when a sender has had enough time.
 
 use super::super::link_bodies::LinkBodies;
-use super::incoming::{Incoming, Place, Progress};
+use super::incoming::{Incoming, OfOthers, Place, Progress};
 use super::looks::PATIENCE;
 use super::pieces::RUN_LEN;
 use crate::protocol::connection::MAX_TRANSFERS;
@@ -62,16 +64,18 @@ pub(crate) enum SenderStalled {
 }
 
 impl<M> Incoming<M> {
-    fn is_read(&self) -> bool {
+    pub(super) fn is_read(&self) -> bool {
         self.unfetched > 0 || matches!(self.place, Place::Cancelling(_))
     }
 
     pub(super) fn progress(&self, link: &LinkBodies) -> Progress {
-        match self.is_read() {
-            true => Progress::OfReads(link.segments_read),
-            false => Progress::OfSender {
-                own: u64::from(self.announced) + u64::from(self.received),
-                of_others: (link.announced - self.announced_on_link).min(MOST_OF_OTHERS),
+        let others = link.announced - self.announced_on_link;
+        Progress {
+            announced: self.announced,
+            received: self.received,
+            of_others: match self.is_read() {
+                true => OfOthers::Read(link.segments_read),
+                false => OfOthers::Announced(others.min(MOST_OF_OTHERS)),
             },
         }
     }

@@ -12,12 +12,12 @@ use super::arrival::{Ended, Purpose};
 use super::incoming::{Incoming, Owed, Place, Progress, Receiving};
 use super::looks::Looks;
 use crate::limits::{Direction, MessageLimit};
+use crate::peer_memory::Charge;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, FrameHeader, LongBody, SEGMENTS, Segments, TransferId,
 };
 use crate::status::Status;
-use crate::stream::memory::Charge;
 use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
 /// The frame that begins a long message.
@@ -102,16 +102,14 @@ impl<T: Transport> Receiving<T> {
             fetching: 0,
             received: 0,
             heap: Charge::default(),
+            registered: Charge::default(),
             charged: 0,
             has_begun: body.form == FRAGMENT || !body.piece.is_empty(),
             is_accepted: false,
             owed: Owed::default(),
             deadline,
             timer: None,
-            looks: Looks::begin(Progress::OfSender {
-                own: 0,
-                of_others: 0,
-            }),
+            looks: Looks::begin(Progress::NONE),
         });
         link.bodies.incoming.insert(transfer, key);
         if let Purpose::Request(_) | Purpose::Response = purpose {

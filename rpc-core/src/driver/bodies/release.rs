@@ -190,8 +190,8 @@ impl Sending {
         let awaited = self.awaited(links, key);
         let outgoing = &mut self.outgoing[key];
         outgoing.timer = None;
-        let is_peers_turn = awaited != Awaited::Nothing;
-        if !outgoing.looks.is_too_late(awaited, is_peers_turn) {
+        let is_late = awaited != Awaited::Nothing && awaited == outgoing.looks.noted();
+        if !outgoing.looks.is_too_late(awaited, is_late) {
             return self.start_look_at_receiver(links, key);
         }
         let (transfer, left) = (outgoing.id, outgoing.message.len() as u64);

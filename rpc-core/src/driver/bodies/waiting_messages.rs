@@ -1,14 +1,17 @@
 //! [`WaitingMessages`]: the messages that wait for memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
+use super::super::link::LinkKey;
 use super::super::link_bodies::IncomingKey;
+use super::super::waiting::Waiting;
 
-/// The messages that wait for memory.
+/// The messages that wait for memory. Those of about the same length are a class, in which connections take
+/// turns.
 #[derive(Debug, Default)]
 pub(super) struct WaitingMessages {
-    /// By the exponent of their length, in the order of their arrival.
-    classes: BTreeMap<u32, VecDeque<IncomingKey>>,
+    /// By the exponent of their length.
+    classes: BTreeMap<u32, Waiting<LinkKey, IncomingKey>>,
     len: usize,
 }
 
@@ -17,12 +20,9 @@ impl WaitingMessages {
         self.len
     }
 
-    pub(super) fn push(&mut self, key: IncomingKey, len: u32) {
-        self.classes
-            .entry(class_of(len))
-            .or_default()
-            .push_back(key);
-        self.len += 1;
+    pub(super) fn push(&mut self, link: LinkKey, key: IncomingKey, len: u32) {
+        let class = self.classes.entry(class_of(len)).or_default();
+        self.len += usize::from(class.insert(link, key));
     }
 
     pub(super) fn has_class_of(&self, len: u32) -> bool {
@@ -34,26 +34,37 @@ impl WaitingMessages {
         self.classes.range(class..).next().map(|(class, _)| *class)
     }
 
-    /// Returns the message of a class before which so many wait.
-    pub(super) fn get(&self, class: u32, at: usize) -> Option<IncomingKey> {
-        self.classes.get(&class)?.get(at).copied()
+    /// Returns the number of connections with messages of a class.
+    pub(super) fn links_of(&self, class: u32) -> usize {
+        self.classes.get(&class).map_or(0, Waiting::groups)
+    }
+
+    /// Returns the first message of the connection whose turn it is.
+    pub(super) fn first(&mut self, class: u32) -> Option<IncomingKey> {
+        self.classes.get_mut(&class)?.first()
+    }
+
+    /// Ends the turn of a connection.
+    pub(super) fn end_turn(&mut self, class: u32) {
+        if let Some(class) = self.classes.get_mut(&class) {
+            class.next_group();
+        }
+    }
+
+    /// Returns true if messages of another connection wait.
+    pub(super) fn has_others_than(&self, link: LinkKey) -> bool {
+        let mut classes = self.classes.values();
+        classes.any(|class| class.len() > class.len_of(link))
     }
 
     /// Removes a message of this length, which no longer waits.
     pub(super) fn leave(&mut self, key: IncomingKey, len: u32) {
         let class = class_of(len);
-        let mut keys = self.classes.get(&class).into_iter().flatten();
-        if let Some(at) = keys.position(|other| *other == key) {
-            self.remove_at(class, at);
-        }
-    }
-
-    pub(super) fn remove_at(&mut self, class: u32, at: usize) {
-        let Some(keys) = self.classes.get_mut(&class) else {
+        let Some(waiting) = self.classes.get_mut(&class) else {
             return;
         };
-        self.len -= usize::from(keys.remove(at).is_some());
-        if keys.is_empty() {
+        self.len -= usize::from(waiting.remove(key));
+        if waiting.len() == 0 {
             self.classes.remove(&class);
         }
     }

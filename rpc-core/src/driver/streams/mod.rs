@@ -188,6 +188,11 @@ impl Streams {
         serving.is_some_and(|serving| serving.answer.is_some())
     }
 
+    /// Returns true if a client's stream has got the memory that each needs.
+    pub(super) fn has_memory(&self, key: StreamKey) -> bool {
+        self.entries[key].memory.bytes() > 0
+    }
+
     /// Notes the handler of a stream, which awaits.
     pub(super) fn set_task(&mut self, key: StreamKey, task: TaskKey) {
         if let Some(serving) = self.entries[key].serving() {

@@ -16,6 +16,7 @@ use super::super::outbox::{Class, Missing, Slot};
 use super::{Phase, Serving, Stream, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
+use crate::peer_memory::Use;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{
     CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata,
@@ -75,7 +76,12 @@ impl Streams {
         let sizes = sizes(links, link, spec.max_request_len);
         let deadline = request.deadline;
         let key = self.entries.next_key();
-        let sender = core.attach(self.signals.clone(), key.number(), sizes);
+        let sender = core.attach(
+            self.signals.clone(),
+            key.number(),
+            sizes,
+            Some(&links[link].memory),
+        );
         let sent = self.send_at_once(links, link, key, core, &mut request);
         let phase = match sent {
             Some(call) => Phase::Sent {
@@ -196,12 +202,17 @@ impl Streams {
             task: None,
             answer: None,
         });
-        let stream = Stream::new(Arc::clone(&core), link, phase, longest);
+        let mut stream = Stream::new(Arc::clone(&core), link, phase, longest);
+        let memory = Arc::clone(&links[link].memory);
+        stream.memory = memory.charge(Use::Heap, 0);
+        let least = links.transport.limits().memory_of_stream();
+        // Without memory, its handler does not begin.
+        let _ = stream.memory.resize(least);
         // Call ids bound the streams of a connection.
         let key = self.entries.insert(stream);
         let sizes = sizes(links, link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
-        let _ = core.attach(self.signals.clone(), key.number(), sizes);
+        let _ = core.attach(self.signals.clone(), key.number(), sizes, Some(&memory));
         // A handler that has one message answers the request with it.
         core.note_arrival();
         let mut state = core.lock();

@@ -70,7 +70,7 @@ impl Fixture {
             coalesces: true,
             longest_message: MessageLimit::new(1024, LengthLimit::Receiver),
         };
-        let waiting = stream.attach(Arc::new(NoDriver), 0, sizes);
+        let waiting = stream.attach(Arc::new(NoDriver), 0, sizes, None);
         assert!(waiting.is_none());
         Self {
             handler: Rc::clone(methods.handler(0).unwrap()),

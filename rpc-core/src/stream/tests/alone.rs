@@ -52,7 +52,10 @@ impl Linked {
                 send,
             }),
         );
-        assert!(core.attach(Arc::<Signals>::default(), 0, SIZES).is_none());
+        assert!(
+            core.attach(Arc::<Signals>::default(), 0, SIZES, None)
+                .is_none()
+        );
         let (sender, messages) = sender();
         let pump = request_pump::<Bytes, _, _>(Arc::clone(&core), messages);
         Self {
@@ -102,7 +105,7 @@ fn a_message_that_is_too_long_is_not_tried() {
 
 fn outbound() -> Outbound {
     let mut outbound = Outbound::default();
-    assert!(outbound.open(SIZES).is_none());
+    assert!(outbound.open(SIZES, None).is_none());
     outbound
 }
 

@@ -29,7 +29,10 @@ fn end() -> StreamEnd {
 
 fn attached(kept: &mut KeptCores) -> Arc<StreamCore> {
     let core = StreamCore::of_server(kept.take(), None, Some(7));
-    assert!(core.attach(Arc::<Signals>::default(), 0, SIZES).is_none());
+    assert!(
+        core.attach(Arc::<Signals>::default(), 0, SIZES, None)
+            .is_none()
+    );
     core.lock().begin_look();
     core
 }

@@ -199,7 +199,7 @@ impl Wire {
     pub(super) fn attach(&mut self) {
         for (index, end) in self.ends.iter().enumerate() {
             let queue = Arc::clone(&self.signals) as Arc<dyn SignalQueue>;
-            if let Some(waker) = end.attach(queue, index as u32, self.sizes) {
+            if let Some(waker) = end.attach(queue, index as u32, self.sizes, None) {
                 waker.wake();
             }
         }

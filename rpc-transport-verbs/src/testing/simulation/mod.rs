@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use rpc_core::for_testing::Random;
+use rpc_core::transport::PeerMemory;
 pub use verbline_verbs::for_transport::hooks::{Fault, Point, Post};
 use verbline_verbs::for_transport::hooks::{Hooks, Killer};
 
@@ -103,6 +104,7 @@ struct ProcessState {
     broken: RefCell<HashSet<u32>>,
     /// True if a fault may have ended all of its queue pairs.
     is_broken: Cell<bool>,
+    peer_memory: PeerMemory,
 }
 
 /// Payload of the panic that unwinds the stack of a killed process.

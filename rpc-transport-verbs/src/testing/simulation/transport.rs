@@ -14,7 +14,7 @@ use rpc_core::for_testing::Clock;
 use rpc_core::transport::{
     Admission, AllocateError, Chunks, ConnectError, Connected, ConnectionId, CounterReader,
     Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages,
-    MemoryByOwner, PeerClock, RemoteSegment, ReserveError, SendError, SlotsByState, Transport,
+    MemoryByOwner, PeerClock, PeerMemory, RemoteSegment, ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::clocks::Measurement;
@@ -278,6 +278,10 @@ impl Transport for SimulatedTransport {
 
     fn memory_by_owner(&self) -> MemoryByOwner {
         self.verbs.memory_by_owner()
+    }
+
+    fn peer_memory(&self) -> PeerMemory {
+        self.state.peer_memory.clone()
     }
 
     fn kept_memory(&self) -> u64 {

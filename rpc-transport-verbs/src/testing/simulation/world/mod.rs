@@ -12,7 +12,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use rpc_core::for_testing::{Clock, Node, Random};
-use rpc_core::transport::ConnectError;
+use rpc_core::transport::{ConnectError, PeerMemory};
 use rpc_core::{Intents, LocalChannel, Methods};
 use verbline_verbs::for_transport::hooks::{self, SimulatedProcess};
 use verbline_verbs::{Context, SoftOptions};
@@ -116,6 +116,7 @@ impl World {
             unready_left: Cell::default(),
             broken: RefCell::default(),
             is_broken: Cell::default(),
+            peer_memory: PeerMemory::default(),
         });
         // No faults during set-up: a process that cannot be set up is of no use.
         let were_stopped = self.simulation.are_faults_stopped.replace(true);

@@ -1,0 +1,332 @@
+//! [`PeerMemory`]: memory that pollers use on behalf of peers, shared by their hosts.
+//!
+//! Hosts share two kinds of memory: the heap, for what waits for readers and for peers, and the registered
+//! memory for long messages that arrive. A host may use [`SHARE`] times what it leaves to all others. So one
+//! host uses at most three quarters of it, two that want all have three sevenths each, and something is always
+//! left for a host that uses little. Choudhury and Hahne, "Dynamic Queue Length Thresholds for
+//! Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking, 1998.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use crate::peer::Host;
+
+/// A host may use this many times what is left for others.
+const SHARE: u64 = 3;
+
+/// What the memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Streams, frames and messages that wait, on the heap.
+    Heap,
+    /// Registered memory of a long message that arrives.
+    Arriving,
+    /// Registered memory of a message of which the application keeps something.
+    Kept,
+}
+
+/// Bytes by their use.
+#[derive(Debug, Default)]
+struct Bytes([AtomicU64; 3]);
+
+impl Bytes {
+    fn of(&self, kind: Use) -> u64 {
+        // The counts publish nothing else.
+        self.0[kind as usize].load(Ordering::Relaxed)
+    }
+
+    fn registered(&self) -> u64 {
+        self.of(Use::Arriving) + self.of(Use::Kept)
+    }
+
+    /// Adds bytes, or subtracts them: two's complement.
+    fn add(&self, kind: Use, bytes: u64) {
+        self.0[kind as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Memory that pollers use on behalf of peers. Pollers that have clones of it share it: mostly, those of a
+/// process.
+#[derive(Clone, Debug, Default)]
+pub struct PeerMemory(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// What all hosts use.
+    bytes: Bytes,
+    /// The bytes of the heap that hosts share.
+    heap: AtomicU64,
+    /// The hosts of connections that are there.
+    hosts: Mutex<HashMap<Host, Weak<HostMemory>>>,
+}
+
+/// What the peers of one host use.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    /// `None` for a connection of which the host is not known: it counts as a host of its own.
+    host: Option<Host>,
+    bytes: Bytes,
+    all: Arc<Shared>,
+}
+
+impl PeerMemory {
+    /// Returns the memory that the pollers of this process share.
+    #[must_use]
+    pub fn of_process() -> Self {
+        static OF_PROCESS: OnceLock<PeerMemory> = OnceLock::new();
+        OF_PROCESS.get_or_init(Self::default).clone()
+    }
+
+    /// Lets hosts share at least this many bytes of the heap: those of the poller with the most.
+    pub(crate) fn share_heap(&self, bytes: u64) {
+        self.0.heap.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets the bytes of the heap that hosts share, until the next poller is made.
+    #[cfg(feature = "test-util")]
+    pub fn limit_heap(&self, bytes: u64) {
+        self.0.heap.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of the heap that are in use.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn heap_in_use(&self) -> u64 {
+        self.0.bytes.of(Use::Heap)
+    }
+
+    /// Returns the memory of a host, which its connections have in common.
+    pub(crate) fn of(&self, host: Option<Host>) -> Arc<HostMemory> {
+        let new = Arc::new(HostMemory {
+            host,
+            bytes: Bytes::default(),
+            all: Arc::clone(&self.0),
+        });
+        let Some(host) = host else {
+            return new;
+        };
+        let mut hosts = self.0.lock();
+        if let Some(known) = hosts.get(&host).and_then(Weak::upgrade) {
+            return known;
+        }
+        hosts.insert(host, Arc::downgrade(&new));
+        new
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Host, Weak<HostMemory>>> {
+        // Under this lock only the allocator can panic.
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HostMemory {
+    /// Returns true if the host may use no more of the heap.
+    #[inline]
+    fn is_at_heap_limit(&self) -> bool {
+        !self.has_heap(0)
+    }
+
+    fn has_heap(&self, bytes: u64) -> bool {
+        let (own, all) = (self.bytes.of(Use::Heap), self.all.bytes.of(Use::Heap));
+        is_within_share(own, all, bytes, self.all.heap.load(Ordering::Relaxed))
+    }
+
+    /// Returns true if a long message that arrives may have registered memory, of `capacity` bytes. One at a
+    /// time of each host may, whatever the application keeps.
+    pub(crate) fn has_registered(&self, len: u64, capacity: u64) -> bool {
+        let (own, all) = (self.bytes.registered(), self.all.bytes.registered());
+        self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity)
+    }
+
+    /// Counts bytes for a use of this host.
+    pub(crate) fn charge(self: &Arc<Self>, kind: Use, bytes: u64) -> Charge {
+        let mut charge = Charge {
+            host: Some(Arc::clone(self)),
+            kind,
+            bytes: 0,
+        };
+        charge.set(bytes);
+        charge
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        let Some(host) = self.host else {
+            return;
+        };
+        let mut hosts = self.all.lock();
+        // A new connection of the host may have its own already.
+        if hosts
+            .get(&host)
+            .is_some_and(|known| known.strong_count() == 0)
+        {
+            hosts.remove(&host);
+        }
+    }
+}
+
+/// Returns true if a host that uses `own` of the `all` bytes in use may have `more`.
+fn is_within_share(own: u64, all: u64, more: u64, capacity: u64) -> bool {
+    let left = capacity.saturating_sub(all.saturating_add(more));
+    own.saturating_add(more) <= left.saturating_mul(SHARE)
+}
+
+/// Bytes that are in use. Dropping it gives them back.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    /// `None` if nothing is in use.
+    host: Option<Arc<HostMemory>>,
+    kind: Use,
+    bytes: u64,
+}
+
+impl Default for Charge {
+    fn default() -> Self {
+        Self {
+            host: None,
+            kind: Use::Heap,
+            bytes: 0,
+        }
+    }
+}
+
+impl Charge {
+    /// Returns the bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns true if the host may use no more of the heap.
+    #[inline]
+    pub(crate) fn is_at_heap_limit(&self) -> bool {
+        self.host
+            .as_ref()
+            .is_some_and(|host| host.is_at_heap_limit())
+    }
+
+    /// Changes the number of bytes, whether there is room for them or not.
+    #[inline]
+    pub(crate) fn set(&mut self, bytes: u64) {
+        if bytes != self.bytes {
+            self.change(bytes);
+        }
+    }
+
+    fn change(&mut self, bytes: u64) {
+        if let Some(host) = &self.host {
+            // Two's complement: a smaller number wraps around, and subtracts.
+            let more = bytes.wrapping_sub(self.bytes);
+            host.bytes.add(self.kind, more);
+            host.all.bytes.add(self.kind, more);
+            self.bytes = bytes;
+        }
+    }
+
+    /// Changes the number of bytes of the heap, unless the host may have no more. Returns false, and changes
+    /// nothing, if so.
+    #[must_use]
+    pub(crate) fn resize(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let has_room = more == 0 || self.host.as_ref().is_none_or(|host| host.has_heap(more));
+        if has_room {
+            self.set(bytes);
+        }
+        has_room
+    }
+
+    /// Notes that a message has arrived: what it uses of registered memory is kept from now on.
+    pub(crate) fn arrived(&mut self) {
+        if self.kind == Use::Arriving {
+            let bytes = self.bytes;
+            self.set(0);
+            self.kind = Use::Kept;
+            self.set(bytes);
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(last: u8) -> Option<Host> {
+        Some(Host::from(std::net::SocketAddr::from((
+            [192, 0, 2, last],
+            1,
+        ))))
+    }
+
+    /// Uses memory as long as there is some, in steps. Returns the bytes of each.
+    fn fill<const N: usize>(capacity: u64, step: u64) -> [u64; N] {
+        let (mut own, mut grows) = ([0; N], true);
+        while grows {
+            grows = false;
+            for at in 0..N {
+                if is_within_share(own[at], own.iter().sum(), step, capacity) {
+                    own[at] += step;
+                    grows = true;
+                }
+            }
+        }
+        own
+    }
+
+    #[test]
+    fn one_host_uses_three_quarters_and_many_leave_something() {
+        assert_eq!(fill::<1>(1000, 1), [750]);
+        let [a, b] = fill::<2>(7000, 1);
+        assert!(
+            (2999..=3000).contains(&a) && (2999..=3000).contains(&b),
+            "{a}, {b}"
+        );
+        let many = fill::<20>(61_000, 10);
+        assert!(
+            many.iter().all(|own| (2980..=3000).contains(own)),
+            "{many:?}"
+        );
+        // A host that comes afterwards has room.
+        assert!(is_within_share(0, many.iter().sum(), 500, 61_000));
+        assert!(!is_within_share(u64::MAX, u64::MAX, u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn connections_of_a_host_share_until_the_last_has_ended() {
+        let memory = PeerMemory::default();
+        let (a, b, other) = (memory.of(host(1)), memory.of(host(1)), memory.of(host(2)));
+        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &other));
+        let unknown = [memory.of(None), memory.of(None)];
+        assert!(!Arc::ptr_eq(&unknown[0], &unknown[1]));
+        let charge = a.charge(Use::Heap, 10);
+        drop((a, b));
+        let again = memory.of(host(1));
+        assert_eq!(again.bytes.of(Use::Heap), 10, "it is still in use");
+        drop((charge, again));
+        let is_known = |host| memory.0.lock().contains_key(&host);
+        assert!(!is_known(host(1).unwrap()) && is_known(host(2).unwrap()));
+    }
+
+    #[test]
+    fn a_message_is_kept_once_it_has_arrived() {
+        let memory = PeerMemory::default().of(None);
+        let mut message = memory.charge(Use::Arriving, 100);
+        assert!(!memory.has_registered(1, 100));
+        message.arrived();
+        assert_eq!(
+            (memory.bytes.of(Use::Arriving), memory.bytes.of(Use::Kept)),
+            (0, 100)
+        );
+        assert!(memory.has_registered(100, 100), "one message always may");
+        drop(message);
+        assert_eq!(memory.bytes.registered(), 0);
+    }
+}

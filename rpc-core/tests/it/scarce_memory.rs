@@ -1,0 +1,225 @@
+//! Peers of one host that use all memory which a process sets aside for what waits on their behalf. Peers of
+//! other hosts go on.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use rpc_core::frame::{
+    FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE, TransferId,
+};
+use rpc_core::transport::{PeerMemory, Transport};
+use rpc_core::{
+    Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Status, Stream,
+    Streaming,
+};
+use rpc_core_testing::{Faults, Pair};
+
+use crate::support::raw::{Frame, Raw, fragment, message, open};
+
+const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
+    MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")
+}
+
+const ECHO: MethodSpec = method("test.Scarce/Echo", MethodKind::Unary);
+/// Reads nothing.
+const UNREAD: MethodSpec = method("test.Scarce/Unread", MethodKind::ClientStreaming);
+/// Sends without end.
+const ENDLESS: MethodSpec = method("test.Scarce/Endless", MethodKind::ServerStreaming);
+
+/// Bytes of the heap that all hosts share, in these tests.
+const LIMIT: u64 = 1 << 20;
+
+/// What one host may use of it.
+const SHARE: u64 = LIMIT / 4 * 3;
+
+/// Streams of each hostile client.
+const STREAMS: u32 = 100;
+
+/// What each stream uses in any case: its state, two frames, and unread messages.
+const OF_STREAM: u64 = (3 << 10) + 2 * 4352 + (8 << 10);
+
+struct Scene {
+    pair: Pair,
+    memory: PeerMemory,
+    /// Bytes of the messages that `ENDLESS` has made.
+    made: Rc<Cell<u64>>,
+}
+
+/// Messages of 1,000 bytes. Counts them.
+struct Endless(Rc<Cell<u64>>);
+
+impl Stream for Endless {
+    type Item = Result<Vec<u8>, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.set(self.0.get() + 1000);
+        Poll::Ready(Some(Ok(vec![7; 1000])))
+    }
+}
+
+/// Runs `attack` of two clients of one host, beside which a good client's calls and streams go on. Afterwards
+/// all memory is free.
+fn attacked(attack: impl FnOnce(&Scene, &[Raw<'_>; 2])) {
+    let scene = scene();
+    let (pair, network) = (&scene.pair, scene.pair.network());
+    let channel = pair.connect();
+    network.use_address(SocketAddr::from(([192, 0, 2, 1], 1)));
+    let clients = [Raw::client(network), Raw::client(network)];
+    clients.iter().for_each(|raw| drop(raw.settle()));
+    attack(&scene, &clients);
+    for len in [100, 60_000] {
+        let echo = channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, Request::new(vec![7; len]));
+        assert_eq!(pair.run(echo).unwrap().into_inner().len(), len);
+    }
+    pair.run(async {
+        let stream = channel.server_streaming::<Vec<u8>, Vec<u8>>(&ENDLESS, Request::new(vec![]));
+        let mut messages = stream.await.unwrap().into_inner();
+        for _ in 0..1000 {
+            assert_eq!(messages.message().await.unwrap().unwrap().len(), 1000);
+        }
+    });
+    for raw in &clients {
+        assert!(!raw.peer.is_closed());
+        raw.peer.close();
+        raw.settle();
+    }
+    drop(channel);
+    network.settle();
+    assert_eq!(scene.memory.heap_in_use(), 0);
+    pair.assert_nothing_left();
+}
+
+fn scene() -> Scene {
+    let intents = Intents {
+        connections: 4,
+        max_streams: STREAMS,
+        ..Intents::default()
+    };
+    let made = Rc::<Cell<u64>>::default();
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        methods.unary(&ECHO, |request: Request<Vec<u8>>| async {
+            Ok(Response::new(request.into_inner()))
+        });
+        methods.client_streaming(&UNREAD, |request: Request<Streaming<Vec<u8>>>| async move {
+            let _request = request;
+            std::future::pending::<Result<Response<Vec<u8>>, _>>().await
+        });
+        let count = Rc::clone(&made);
+        methods.server_streaming(&ENDLESS, move |_: Request<Vec<u8>>, responses| {
+            let endless = Endless(Rc::clone(&count));
+            responses.send_all(Ok(Response::new(endless)))
+        });
+    });
+    let memory = pair.server().with_transport(|it| it.peer_memory());
+    memory.limit_heap(LIMIT);
+    Scene { pair, memory, made }
+}
+
+/// Answers to calls with this code.
+fn answers(frames: &[Frame], code: Code) -> usize {
+    let of_code = |(header, _): &&Frame| {
+        header.kind == FrameKind::Response && header.selector == code.number()
+    };
+    frames.iter().filter(of_code).count()
+}
+
+/// Opens streams of `UNREAD`, sends messages on each, and returns how many were refused.
+fn refused(
+    scene: &Scene,
+    clients: &[Raw<'_>; 2],
+    send: impl Fn(&Raw<'_>, u32) -> Vec<Frame>,
+) -> usize {
+    let mut refused = 0;
+    for raw in clients {
+        for call in 0..STREAMS {
+            // A credit for the answer of each.
+            let opening = FrameHeader {
+                credits: 1,
+                ..open(call, 1, Flags::NONE)
+            };
+            let mut frames = raw.send(opening, &[]);
+            frames.extend(send(raw, call));
+            refused += answers(&frames, Code::ResourceExhausted);
+            assert!(scene.memory.heap_in_use() <= SHARE);
+        }
+    }
+    refused
+}
+
+#[test]
+fn streams_beyond_the_share_of_their_host_are_refused_before_they_begin() {
+    attacked(|scene, clients| {
+        let refused = refused(scene, clients, |_, _| Vec::new());
+        assert_eq!(refused, 2 * STREAMS as usize - (SHARE / OF_STREAM) as usize);
+        let stats = scene.pair.server().poller().stats().total();
+        assert_eq!(stats.handlers.awaited, SHARE / OF_STREAM);
+    });
+}
+
+#[test]
+fn messages_that_nobody_reads_fail_their_streams() {
+    attacked(|scene, clients| {
+        // The whole window of each.
+        let refused = refused(scene, clients, |raw, call| {
+            let send = |_| raw.send(message(call, ONE_MESSAGE, Flags::NONE), &[7; 4000]);
+            (0..8).flat_map(send).collect()
+        });
+        // Each would take some 24 KiB beyond the least.
+        let kept = 2 * STREAMS as usize - refused;
+        assert!((16..40).contains(&kept), "{kept} streams");
+    });
+}
+
+#[test]
+fn streams_whose_messages_cannot_leave_have_one_frame_each() {
+    attacked(|scene, clients| {
+        for raw in clients {
+            for call in 0..STREAMS {
+                // A credit for the first frame of each, or for its answer.
+                let opening = FrameHeader {
+                    credits: 1,
+                    ..open(call, 2, Flags::LAST)
+                };
+                raw.send(opening, &[]);
+            }
+        }
+        // For each stream a frame that was sent, one that waits, as much in its handler's hand, and a message.
+        let most = SHARE + SHARE / OF_STREAM * (3 * 4000 + 1000);
+        let made = scene.made.get();
+        assert!(made > SHARE / 2 && made < most, "{made} of at most {most}");
+        assert!(scene.memory.heap_in_use() < SHARE + 4 * 4352);
+    });
+}
+
+#[test]
+fn long_messages_that_wait_on_the_heap_are_refused() {
+    attacked(|scene, clients| {
+        let refused = refused(scene, clients, |raw, call| {
+            // All of it is sent without an answer.
+            let (first, body) = long_message(call, 60_000, &[7; 4000]);
+            let mut frames = raw.send(first, &body);
+            for _ in 1..15 {
+                let (next, body) = fragment(call, 4000);
+                frames.extend(raw.send(next, &body));
+            }
+            frames
+        });
+        let kept = 2 * STREAMS as usize - refused;
+        assert_eq!(kept as u64, SHARE / (60_000 + OF_STREAM));
+    });
+}
+
+/// The first frame of a long message of a stream.
+fn long_message(call: u32, len: u32, piece: &[u8]) -> (FrameHeader, Vec<u8>) {
+    let header = FrameHeader {
+        flags: Flags::LONG,
+        ..message(call, ONE_MESSAGE, Flags::NONE)
+    };
+    let mut body = vec![0; LONG_BODY_LEN];
+    LongBody::encode(TransferId(call), len, FRAGMENT, &mut body);
+    body.extend(piece);
+    (header, body)
+}
