@@ -15,6 +15,9 @@ use crate::peer::Host;
 /// A host may use this many times what is left for others.
 const SHARE: u64 = 3;
 
+/// Bytes that are much: malloc may keep so many that are free.
+const BURST: u64 = 16 << 20;
+
 /// What the memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -59,6 +62,9 @@ struct Shared {
     heap: AtomicU64,
     /// The hosts of connections that are there.
     hosts: Mutex<HashMap<Host, Weak<HostMemory>>>,
+    /// The most bytes of the heap in use since the latest burst.
+    peak: AtomicU64,
+    on_burst_end: OnceLock<fn()>,
 }
 
 /// What the peers of one host use.
@@ -81,6 +87,12 @@ impl PeerMemory {
     /// Lets hosts share at least this many bytes of the heap: those of the poller with the most.
     pub(crate) fn share_heap(&self, bytes: u64) {
         self.0.heap.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Calls `act` from now on when most of what was in use of the heap is free again, and that was much. It
+    /// is called on any thread, mostly in a poller's turn. Does nothing if there is such a function already.
+    pub fn on_burst_end(&self, act: fn()) {
+        let _ = self.0.on_burst_end.set(act);
     }
 
     /// Sets the bytes of the heap that hosts share, until the next poller is made.
@@ -119,6 +131,26 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<Host, Weak<HostMemory>>> {
         // Under this lock only the allocator can panic.
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Notes that more of the heap is in use, or less.
+    fn note_heap(&self, is_more: bool) {
+        let (now, peak) = (self.bytes.of(Use::Heap), self.peak.load(Ordering::Relaxed));
+        if is_more {
+            if now > peak {
+                self.peak.fetch_max(now, Ordering::Relaxed);
+            }
+        } else if peak.saturating_sub(now) >= BURST.max(peak / 2) {
+            // Of several threads, one has ended it.
+            let ended = self
+                .peak
+                .compare_exchange(peak, now, Ordering::Relaxed, Ordering::Relaxed);
+            if let (Ok(_), Some(act)) = (ended, self.on_burst_end.get()) {
+                act();
+            }
+        }
     }
 }
 
@@ -222,7 +254,11 @@ impl Charge {
             let more = bytes.wrapping_sub(self.bytes);
             host.bytes.add(self.kind, more);
             host.all.bytes.add(self.kind, more);
+            let is_more = bytes > self.bytes;
             self.bytes = bytes;
+            if self.kind == Use::Heap {
+                host.all.note_heap(is_more);
+            }
         }
     }
 
@@ -313,6 +349,32 @@ mod tests {
         drop((charge, again));
         let is_known = |host| memory.0.lock().contains_key(&host);
         assert!(!is_known(host(1).unwrap()) && is_known(host(2).unwrap()));
+    }
+
+    #[test]
+    fn the_end_of_a_burst_is_told_once_as_much_is_free() {
+        static ENDS: AtomicU64 = AtomicU64::new(0);
+        let memory = PeerMemory::default();
+        memory.on_burst_end(|| _ = ENDS.fetch_add(1, Ordering::Relaxed));
+        let ends = || ENDS.load(Ordering::Relaxed);
+        let mut charge = memory.of(None).charge(Use::Heap, 0);
+        for _ in 0..10 {
+            charge.set(BURST - 1);
+            charge.set(0);
+        }
+        assert_eq!(ends(), 0, "little");
+        charge.set(10 * BURST);
+        charge.set(6 * BURST);
+        assert_eq!(ends(), 0, "most of it is still in use");
+        charge.set(5 * BURST);
+        assert_eq!(ends(), 1);
+        charge.set(4 * BURST);
+        charge.set(5 * BURST);
+        assert_eq!(ends(), 1);
+        charge.set(BURST);
+        assert_eq!(ends(), 2);
+        drop(charge);
+        assert_eq!(ends(), 3);
     }
 
     #[test]

@@ -54,7 +54,5 @@ pub use network::{Network, Pair};
 pub use node::{LoopbackNode, Node};
 pub use raw_peer::RawPeer;
 #[doc(inline)]
-pub use rpc_core::for_testing::{
-    Clock, Random, block_on_between_turns, disable_coalescing,
-};
+pub use rpc_core::for_testing::{Clock, Random, block_on_between_turns, disable_coalescing};
 pub use shared::SharedNode;

@@ -19,8 +19,8 @@ use rpc_core::stats::Counter;
 use rpc_core::transport::{
     Admission, AllocateError, Chunks, CloseReason, ConnectError, Connected, ConnectionId,
     CounterReader, Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey,
-    LongMessages, MemoryByOwner, Peer, PeerClock, PeerMemory, RemoteSegment, ReserveError, RoomWanted,
-    SendError, SlotsByState, Stalled, Transport,
+    LongMessages, MemoryByOwner, Peer, PeerClock, PeerMemory, RemoteSegment, ReserveError,
+    RoomWanted, SendError, SlotsByState, Stalled, Transport,
 };
 
 pub(crate) use self::dialed::Dialed;

@@ -143,7 +143,12 @@ impl Network {
     /// Panics if the server rejects it.
     pub fn raw_client(&self, server: &str) -> Rc<RawPeer> {
         let limits = self.limits_of(&Intents::default());
-        self.add_raw(RawPeer::client(&self.wires, limits, self.address.get(), server))
+        self.add_raw(RawPeer::client(
+            &self.wires,
+            limits,
+            self.address.get(),
+            server,
+        ))
     }
 
     /// Adds a server with the address `name` that has no driver. `methods` have their indices as

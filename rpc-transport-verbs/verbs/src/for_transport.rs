@@ -10,6 +10,7 @@ pub use crate::block::{Block, BlockRegion};
 pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
 pub use crate::fork_sockets::keep_from_children;
+pub use crate::heap::give_back_free_heap;
 pub use crate::key_history::KeyHistory;
 pub use crate::member_list::{Listed, MemberList, MemberOrder};
 pub use crate::provider::{

@@ -169,6 +169,7 @@ pub mod for_shim;
 pub mod for_transport;
 mod fork;
 mod fork_sockets;
+mod heap;
 mod hooks;
 mod in_flight;
 mod key_history;

@@ -14,7 +14,8 @@ use rpc_core::for_testing::Clock;
 use rpc_core::transport::{
     Admission, AllocateError, Chunks, ConnectError, Connected, ConnectionId, CounterReader,
     Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages,
-    MemoryByOwner, PeerClock, PeerMemory, RemoteSegment, ReserveError, SendError, SlotsByState, Transport,
+    MemoryByOwner, PeerClock, PeerMemory, RemoteSegment, ReserveError, SendError, SlotsByState,
+    Transport,
 };
 
 use super::clocks::Measurement;

@@ -11,6 +11,7 @@
 
 mod exposures;
 mod fetches;
+mod free_heap;
 mod keys;
 pub(crate) mod memory_pool;
 pub(crate) mod one_sided;

@@ -1,5 +1,5 @@
 //! The registrar: the thread that registers and deregisters memory for messages, for all pools of
-//! the process.
+//! the process, and gives free memory of the heap back to the system.
 //!
 //! It is started with the first pool of the process, so that no message finds that no thread can be
 //! started, and sleeps while no pool has memory. In a simulation, no thread runs: memory is registered
@@ -10,8 +10,11 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use verbline_verbs::for_transport::{hooks, start_thread};
+use verbline_verbs::for_transport::{give_back_free_heap, hooks, start_thread};
 
+use rpc_core::transport::PeerMemory;
+
+use super::free_heap::FreeHeap;
 use super::process_memory::{Full, ProcessMemory, Purpose};
 
 /// Time after which the registrar ticks, whatever is requested meanwhile: it looks for chunks that
@@ -90,6 +93,7 @@ impl Shared {
                 pools: Vec::new(),
                 is_running: false,
                 is_asked: false,
+                heap: FreeHeap::NONE,
             }),
             asked: Condvar::new(),
         }
@@ -107,6 +111,7 @@ pub(super) struct Work {
     is_running: bool,
     /// True if a pool has asked since the thread last looked.
     is_asked: bool,
+    heap: FreeHeap,
 }
 
 /// Starts the thread, unless it runs.
@@ -123,6 +128,12 @@ pub(super) fn start() -> io::Result<()> {
     if !work.is_running {
         start_thread("verbline-memory", run)?;
         work.is_running = true;
+        PeerMemory::of_process().on_burst_end(|| {
+            let mut work = SHARED.lock();
+            work.heap.burst_ended(hooks::now());
+            work.is_asked = true;
+            SHARED.asked.notify_one();
+        });
     }
     Ok(())
 }
@@ -220,6 +231,10 @@ pub(super) fn round(
         .wait_timeout_while(shared.lock(), left, |work| !work.is_asked);
     drop(waited);
     let now = now();
+    let is_heap_due = shared.lock().heap.is_due(now);
+    if is_heap_due {
+        give_back_free_heap();
+    }
     if now < *next_tick {
         return true;
     }
@@ -229,7 +244,7 @@ pub(super) fn round(
         is_used |= pool.tick();
     }
     let mut work = shared.lock();
-    if is_used || work.is_asked {
+    if is_used || work.is_asked || work.heap.is_awaited() {
         return true;
     }
     work.pools.clear();
