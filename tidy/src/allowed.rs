@@ -123,7 +123,7 @@ pub const VERBS: Package = Package {
         layer("hooks", &["hooks"], &[]),
         layer("prefetch", &["prefetch"], &[]),
         layer("system_error", &["system_error"], &[]),
-        layer("affinity", "heap", &["affinity"], &["system_error"]),
+        layer("affinity", &["affinity", "heap"], &["system_error"]),
         layer("member_list", &["member_list"], &[]),
         layer("event_fd", &["event_fd"], &[]),
         layer("fork_sockets", &["fork_sockets"], &[]),

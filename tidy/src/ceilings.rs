@@ -9,7 +9,6 @@ pub const CIRCLES: &[Ceiling] = &[
 
 /// Types whose methods stand in many files, with the most files.
 pub const TYPES: &[Ceiling] = &[
-    at_most(18, "rpc-core", "driver::Driver"),
     at_most(7, "verbline-verbs", "provider::rdma::memory::ProtectionDomain"),
     at_most(7, "verbline-verbs", "provider::rdma::queue_pair::QueuePair"),
     at_most(7, "rpc-transport-verbs", "transport::VerbsTransport"),

@@ -37,8 +37,8 @@ pub const UNLIMITED: &[Row] = &[
         "rejecting calls:",
         "at powers of two of a number that only grows",
     ),
-    ("driver/incoming.rs", "shutting down:", "once in a shutdown"),
-    ("driver/mod.rs", "shutting down:", "once in a shutdown"),
+    ("driver/serving.rs", "shutting down:", "once in a shutdown"),
+    ("driver/connections.rs", "shutting down:", "once in a shutdown"),
     (
         "driver/links.rs",
         "This is a bug in Verbline",

@@ -75,6 +75,24 @@ pub(crate) enum WakeTarget {
     Stream(StreamKey),
 }
 
+impl WakeTarget {
+    /// Records the target to notify of the end of a call, for when nothing is borrowed.
+    pub(super) fn collect(
+        self,
+        block_on_waker: &Waker,
+        wakers: &mut Vec<Waker>,
+        settled: &mut Vec<HeldPermit>,
+    ) {
+        match self {
+            // A stream is ended by itself.
+            Self::None | Self::Stream(_) => {}
+            Self::BlockOn => wakers.push(block_on_waker.clone()),
+            Self::Task(waker) => wakers.push(waker),
+            Self::Permit(permit) => settled.push(permit),
+        }
+    }
+}
+
 /// The effect of a response on its call.
 #[derive(Debug)]
 pub(crate) enum ResponseOutcome<B> {

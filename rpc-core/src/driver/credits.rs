@@ -1,8 +1,8 @@
 //! Credits of the driver: promises receives to peers, and sends the credits that no response
 //! carries.
 
-use super::Driver;
 use super::body::{Body, Response};
+use super::connections::Connections;
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::links::Links;
@@ -21,7 +21,7 @@ const KEPT_FOR_CLIENT_LINK: u32 = 2;
 /// used up.
 const FIRST_WINDOW: u32 = 16;
 
-impl<T: Transport> Driver<T> {
+impl<T: Transport> Connections<T> {
     /// Keeps half of the receives for links with few unary calls, so that each link always gets its
     /// share of them, whatever the others have in flight.
     pub(crate) fn share_receives(&self) {

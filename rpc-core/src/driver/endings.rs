@@ -7,9 +7,10 @@
 use std::collections::HashSet;
 use std::mem;
 
-use super::Driver;
+use super::connections::Connections;
 use super::link::LinkKey;
 use super::responses::{BlockedResponse, Started};
+use super::serving::Serving;
 use super::streams::LeftStream;
 use super::tasks::Task;
 use super::waiting::ReadySet;
@@ -49,13 +50,18 @@ impl Endings {
     }
 }
 
-impl<T: Transport> Driver<T> {
+impl Serving {
     /// Ends a connection that the transport has closed. Its handlers and streams may follow in later
     /// turns: until then it keeps its place among the connections.
-    pub(super) fn close(&self, id: ConnectionId, reason: CloseReason) {
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn close<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        id: ConnectionId,
+        reason: CloseReason,
+    ) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
-        let block_on_waker = self.block_on_waker.waker();
+        let block_on_waker = connections.block_on_waker.waker();
         let Some(link) = state.links.close(id, reason, block_on_waker) else {
             return;
         };
@@ -65,36 +71,42 @@ impl<T: Transport> Driver<T> {
         let blocked = state.responses.take_blocked_of(link);
         drop(borrowed);
         for blocked in blocked {
-            self.counters.dropped(blocked.call.served.method);
+            connections.counters.dropped(blocked.call.served.method);
             if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
-                self.discard_handler(blocked.call.served.method, handler_key);
+                self.handlers
+                    .discard_handler(blocked.call.served.method, handler_key);
             }
         }
-        self.discard_queued(link);
-        self.end_some_of(link);
-        self.wake_collected();
+        self.discard_queued(connections, link);
+        self.end_some_of(connections, link);
+        connections.wake_collected();
     }
 
     /// Ends the calls that a client has cancelled.
     #[cold]
     #[inline(never)]
-    pub(super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
-        let mut state = self.state.borrow_mut();
+    pub(super) fn cancel_calls<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        calls: &[CallId],
+    ) {
+        let mut state = connections.state.borrow_mut();
         let entry = &mut state.links[link];
         entry.cancelled.extend(calls);
         let is_long = entry.cancelled.len() > entry.connection.most_calls();
         drop(state);
         if is_long {
-            self.forget_vain_cancels(link);
+            self.forget_vain_cancels(connections, link);
         }
-        self.end_some_of(link);
+        self.end_some_of(connections, link);
     }
 
     /// Forgets cancels of calls that are not under way, and those that came twice: what is left are no more
     /// than the calls that the connection may have.
     #[cold]
-    fn forget_vain_cancels(&self, link: LinkKey) {
-        let state = &mut *self.state.borrow_mut();
+    fn forget_vain_cancels<T: Transport>(&self, connections: &Connections<T>, link: LinkKey) {
+        let state = &mut *connections.state.borrow_mut();
         let mut cancelled = mem::take(&mut state.links[link].cancelled);
         let all = cancelled.len();
         let mut seen = HashSet::new();
@@ -103,17 +115,17 @@ impl<T: Transport> Driver<T> {
             let is_under_way = entry.streams.served.contains_key(&call)
                 || entry.bodies.incoming_of(call).is_some()
                 || entry.requests.contains(call)
-                || self.tasks.borrow().has_call(link, call);
+                || self.handlers.tasks.borrow().has_call(link, call);
             is_under_way && seen.insert(call)
         });
         let vain = all - cancelled.len();
-        self.counters.cancels.too_late.add(vain as u64);
+        connections.counters.cancels.too_late.add(vain as u64);
         state.links[link].cancelled = cancelled;
     }
 
     /// Ends some of the calls that wait for their end.
-    pub(super) fn end_some(&self) {
-        let mut state = self.state.borrow_mut();
+    pub(super) fn end_some<T: Transport>(&self, connections: &Connections<T>) {
+        let mut state = connections.state.borrow_mut();
         state.endings.left = ENDS_PER_TURN;
         for _ in 0..state.endings.links.len() {
             if state.endings.left == 0 {
@@ -123,21 +135,21 @@ impl<T: Transport> Driver<T> {
                 break;
             };
             drop(state);
-            self.end_some_of(link);
-            state = self.state.borrow_mut();
+            self.end_some_of(connections, link);
+            state = connections.state.borrow_mut();
         }
     }
 
     /// Ends calls of a connection, as many as may end in this turn. If there may be more, the connection
     /// waits for the next one.
-    fn end_some_of(&self, link: LinkKey) {
-        let most = self.state.borrow().endings.left;
-        let is_closed = self.state.borrow().links[link].closed;
+    fn end_some_of<T: Transport>(&self, connections: &Connections<T>, link: LinkKey) {
+        let most = connections.state.borrow().endings.left;
+        let is_closed = connections.state.borrow().links[link].closed;
         let ended = match is_closed {
-            false => self.cancel_some_of(link, most),
-            true => self.discard_some_of(link, most),
+            false => self.cancel_some_of(connections, link, most),
+            true => self.discard_some_of(connections, link, most),
         };
-        let mut state = self.state.borrow_mut();
+        let mut state = connections.state.borrow_mut();
         state.endings.left -= ended;
         let is_ending = ended == most;
         state.links[link].is_ending = is_ending;
@@ -150,8 +162,8 @@ impl<T: Transport> Driver<T> {
         if is_closed {
             // Handlers that were woken before they were dropped.
             drop(state);
-            self.discard_queued(link);
-            let mut state = self.state.borrow_mut();
+            self.discard_queued(connections, link);
+            let mut state = connections.state.borrow_mut();
             let reaped = state.links.reap(link);
             drop(state);
             drop(reaped);
@@ -159,70 +171,90 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Ends calls that their client has cancelled. Returns their number.
-    fn cancel_some_of(&self, link: LinkKey, most: usize) -> usize {
-        let mut state = self.state.borrow_mut();
+    fn cancel_some_of<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        most: usize,
+    ) -> usize {
+        let mut state = connections.state.borrow_mut();
         let cancelled = &mut state.links[link].cancelled;
         let most = most.min(cancelled.len());
         let cancelled: Vec<_> = cancelled.drain(..most).collect();
         drop(state);
         for &call in &cancelled {
-            self.cancel_served(link, call);
+            self.cancel_served(connections, link, call);
         }
         cancelled.len()
     }
 
     /// Drops handlers and streams of a connection that is closed. Returns their number.
-    fn discard_some_of(&self, link: LinkKey, most: usize) -> usize {
-        let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
-        let streams = self.state.borrow().streams.keys_of(link, most);
+    fn discard_some_of<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        most: usize,
+    ) -> usize {
+        let reason = connections.close_reason(link).unwrap_or(CloseReason::Local);
+        let streams = connections.state.borrow().streams.keys_of(link, most);
         let ended = streams.len();
         for key in streams {
-            let mut borrowed = self.state.borrow_mut();
+            let mut borrowed = connections.state.borrow_mut();
             let state = &mut *borrowed;
             let (links, bodies) = (&mut state.links, &mut state.bodies);
             let left = state
                 .streams
                 .end_with_connection(key, links, bodies, &reason);
             drop(borrowed);
-            self.drop_left(left);
+            self.drop_left(connections, left);
         }
         // Handlers of unary calls.
         let of_link = |task: &Task| task.call.link == link;
-        let tasks = self.tasks.borrow_mut().remove_where(of_link, most - ended);
+        let tasks = self
+            .handlers
+            .tasks
+            .borrow_mut()
+            .remove_where(of_link, most - ended);
         let ended = ended + tasks.len();
         for task in &tasks {
-            self.drop_task(task);
+            self.drop_task(connections, task);
         }
         ended
     }
 
     /// Drops what a stream has left whose connection has ended.
-    fn drop_left(&self, left: LeftStream) {
+    fn drop_left<T: Transport>(&self, connections: &Connections<T>, left: LeftStream) {
         let task = left.task;
-        let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
+        let task = task.and_then(|task| self.handlers.tasks.borrow_mut().expire(task));
         if let Some(task) = task {
-            return self.drop_task(&task);
+            return self.drop_task(connections, &task);
         }
         // Its handler has ended, or its request had not arrived in full, or has not been counted.
         let Some(call) = left.call else { return };
-        self.counters.dropped(call.served.method);
+        connections.counters.dropped(call.served.method);
         if let Some(BlockedResponse::Kept { handler_key, .. }) = left.answer {
-            self.discard_handler(call.served.method, handler_key);
+            self.handlers
+                .discard_handler(call.served.method, handler_key);
         }
     }
 
-    fn drop_task(&self, task: &Task) {
+    fn drop_task<T: Transport>(&self, connections: &Connections<T>, task: &Task) {
         if let Some(timer) = task.timer {
-            self.state.borrow_mut().links.timers.cancel(timer);
+            connections.state.borrow_mut().links.timers.cancel(timer);
         }
-        self.counters.dropped(task.call.served.method);
-        self.discard(task);
+        connections.counters.dropped(task.call.served.method);
+        self.handlers.discard(task);
     }
 
     /// Ends a call that its client has cancelled, wherever it is.
-    fn cancel_served(&self, link: LinkKey, call: CallId) {
-        let cancels = &self.counters.cancels;
-        let mut borrowed = self.state.borrow_mut();
+    fn cancel_served<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        call: CallId,
+    ) {
+        let cancels = &connections.counters.cancels;
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         if let Some(request) =
             state
@@ -231,23 +263,23 @@ impl<T: Transport> Driver<T> {
         {
             drop(borrowed);
             cancels.before_start.add(1);
-            self.release_request(link, request.body);
-            return self.refuse_cancelled(link, &request.header, request.served);
+            connections.release_request(link, request.body);
+            return self.refuse_cancelled(connections, link, &request.header, request.served);
         }
         let receiving = &mut state.bodies.receiving;
         if let Some((header, served)) = receiving.cancel_request(&mut state.links, link, call) {
             drop(borrowed);
             cancels.before_start.add(1);
-            return self.refuse_cancelled(link, &header, served);
+            return self.refuse_cancelled(connections, link, &header, served);
         }
         let stream = state.streams.stream_of(&mut state.links, link, call);
         drop(borrowed);
         let status = || Status::cancelled("the client cancelled the call");
         if let Some(key) = stream {
             cancels.running.add(1);
-            return self.end_handler(key, status(), Started::Maybe);
+            return self.end_handler(connections, key, status(), Started::Maybe);
         }
-        let task = self.tasks.borrow_mut().take_call(link, call);
+        let task = self.handlers.tasks.borrow_mut().take_call(link, call);
         let Some(task) = task else {
             // The response has crossed the cancel.
             cancels.too_late.add(1);
@@ -255,9 +287,10 @@ impl<T: Transport> Driver<T> {
         };
         cancels.running.add(1);
         if let Some(timer) = task.timer {
-            self.state.borrow_mut().links.timers.cancel(timer);
+            connections.state.borrow_mut().links.timers.cancel(timer);
         }
-        self.discard(&task);
-        self.respond_status(&task.call, status());
+        self.handlers.discard(&task);
+        self.handlers
+            .respond_status(connections, &task.call, status());
     }
 }

@@ -1,19 +1,23 @@
-//! What the handlers of calls and of streams share: what decides whether they begin, and their polls.
+//! [`Handlers`]: the handlers of calls and of streams. What decides whether they begin, and their polls.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
-use super::Driver;
+use super::connections::Connections;
 use super::link::LinkKey;
-use super::tasks::{Task, TaskKey};
+use super::running_handler::RunningHandler;
+use super::tasks::{Task, TaskKey, Tasks};
+use crate::clock::Clock;
 use crate::deadline::BelowFloor;
 use crate::peer::{LendablePeer, Peer};
 use crate::protocol::frame::FrameHeader;
-use crate::protocol::inline_frame::InlineFrame;
+use crate::protocol::inline_frame::{InlineFrame, SpareFrame};
+use crate::service::dispatch::Methods;
 use crate::service::handler::{Handler, HandlerKey, Served};
+use crate::stats::PollerCounters;
 use crate::status::Status;
 use crate::transport::Transport;
 
@@ -29,10 +33,54 @@ pub(super) struct RequestParts {
 /// The number and waker of a task, lent to a future for one poll.
 pub(super) type LentTask = (TaskKey, Waker);
 
-impl<T: Transport> Driver<T> {
+/// The handlers of a server's methods, and the tasks of those that await. They are the application's code: none is
+/// entered while anything is borrowed.
+pub(crate) struct Handlers {
+    pub(crate) methods: RefCell<Methods>,
+    pub(super) tasks: RefCell<Tasks>,
+    /// Read by the server's watchdog.
+    pub(crate) running_handler: Arc<RunningHandler>,
+    /// A spare frame, for responses.
+    pub(super) inline_frame: SpareFrame,
+    /// True if the server has rules for deadlines, so that every request needs the time.
+    pub(super) has_deadline_policy: Cell<bool>,
+    /// The task whose waker the next handler is polled with for the first time.
+    pub(super) lent_task: Cell<Option<LentTask>>,
+    /// Length of the longest frame that is sent inline.
+    longest_inline: usize,
+    counters: Arc<PollerCounters>,
+    clock: Clock,
+}
+
+impl Handlers {
+    pub(super) fn new(
+        methods: Methods,
+        tasks: Tasks,
+        longest_inline: usize,
+        counters: Arc<PollerCounters>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),
+            methods: RefCell::new(methods),
+            tasks: RefCell::new(tasks),
+            running_handler: Arc::default(),
+            inline_frame: SpareFrame::default(),
+            lent_task: Cell::new(None),
+            longest_inline,
+            counters,
+            clock,
+        }
+    }
+
     /// Reads what decides whether the handler of a request begins.
     #[inline(always)]
-    pub(super) fn request_parts(&self, link: LinkKey, header: &FrameHeader) -> RequestParts {
+    pub(super) fn request_parts<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        header: &FrameHeader,
+    ) -> RequestParts {
         // Requests without a deadline cost no reading of the clock.
         let needs_clock = (header.time_us != 0) | self.has_deadline_policy.get();
         let (deadline, is_expired) = match needs_clock {
@@ -41,7 +89,7 @@ impl<T: Transport> Driver<T> {
         };
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
-        let peer = self.state.borrow_mut().links[link]
+        let peer = connections.state.borrow_mut().links[link]
             .peer
             .as_mut()
             .map(LendablePeer::lend);
@@ -94,7 +142,12 @@ impl<T: Transport> Driver<T> {
 
     /// Builds the status of a request whose handler is not started.
     #[cold]
-    pub(super) fn rejection(&self, header: &FrameHeader, is_expired: bool) -> Status {
+    pub(super) fn rejection(
+        &self,
+        header: &FrameHeader,
+        is_expired: bool,
+        going_away: bool,
+    ) -> Status {
         let has_method = self.methods.borrow().handler(header.selector).is_some();
         if !has_method {
             Status::unimplemented(format!(
@@ -104,15 +157,15 @@ impl<T: Transport> Driver<T> {
         } else if is_expired {
             self.expired()
         } else {
-            self.shed()
+            self.shed(going_away)
         }
     }
 
     /// Builds the status of a request that is rejected without decoding.
     #[cold]
-    pub(super) fn shed(&self) -> Status {
+    fn shed(&self, going_away: bool) -> Status {
         let shed = self.counters.handlers.shed.add(1) + 1;
-        if self.state.borrow().links.going_away {
+        if going_away {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
         let limit = self.tasks.borrow().max_parked();
@@ -134,7 +187,7 @@ impl<T: Transport> Driver<T> {
 
     /// Builds the status of a request whose deadline has already passed.
     #[cold]
-    pub(super) fn expired(&self) -> Status {
+    fn expired(&self) -> Status {
         self.counters.handlers.expired.add(1);
         Status::deadline_exceeded(
             "the deadline passed before the handler started; the call did not run",

@@ -1,12 +1,13 @@
 //! What a driver still holds: tests check that nothing is left when all calls have ended.
 
-use super::Driver;
+use super::connections::Connections;
+use super::handlers::Handlers;
 use super::link::Link;
 use crate::transport::Transport;
 
-impl<T: Transport> Driver<T> {
+impl<T: Transport> Connections<T> {
     /// Describes everything that is in flight: empty when all calls have ended.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
+    pub(super) fn leftovers(&self, handlers: &Handlers) -> Vec<String> {
         let state = self.state.borrow();
         let mut left = Vec::new();
         let mut report = |what: &str, count: usize| {
@@ -20,13 +21,13 @@ impl<T: Transport> Driver<T> {
             report("requests that wait", link.requests.len());
             report("grants and cancels", state.entries_owed(key));
         }
-        let lent = self.lent_task.take();
+        let lent = handlers.lent_task.take();
         let spare = usize::from(lent.is_some());
-        self.lent_task.set(lent);
-        report("tasks", self.tasks.borrow().in_use() - spare);
+        handlers.lent_task.set(lent);
+        report("tasks", handlers.tasks.borrow().in_use() - spare);
         report(
             "futures and responses of handlers",
-            self.methods.borrow().in_use(),
+            handlers.methods.borrow().in_use(),
         );
         report("streams", state.streams.len());
         let (sent, received) = state.bodies.counts();

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use super::TimerTarget;
 use super::age::{ConnectionAge, Lifetime};
-use super::deferred::collect;
 use super::handle::SendLimits;
 use super::held_permit::HeldPermit;
 use super::link::{Link, LinkKey};
@@ -301,7 +300,7 @@ impl<T: Transport> Links<T> {
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
         let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);
         let unanswered = link.calls.fail_all(&error, |waiting, timer| {
-            collect(waiting, block_on_waker, wakers, settled);
+            waiting.collect(block_on_waker, wakers, settled);
             if let Some(timer) = timer {
                 timers.cancel(timer);
             }

@@ -1,45 +1,55 @@
 //! Long messages of calls and streams: their frames and their ends, as far as the application's code has
 //! to run.
 
-use super::Driver;
 use super::bodies::{Begun, Ended, FirstFrame, Outcome, Purpose};
 use super::body::Body;
+use super::connections::Connections;
 use super::link::LinkKey;
 use super::link_bodies::IncomingKey;
 use super::link_streams::StreamKey;
 use super::responses::Started;
+use super::serving::Serving;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody};
 use crate::status::Status;
 use crate::transport::{FetchKey, Transport};
 
-impl<T: Transport> Driver<T> {
+impl Serving {
     /// Handles a frame of a long message, whose header has been checked and accounted.
     #[cold]
     #[inline(never)]
-    pub(super) fn receive_long(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
-        self.block_on_waker.note_long();
+    pub(super) fn receive_long<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) {
+        connections.block_on_waker.note_long();
         let frame = &buf.as_ref()[HEADER_LEN..];
         let (metadata, body) = frame.split_at(header.metadata_len.into());
         let is_response = is_unary_response(header);
         let received = match header.kind {
             FrameKind::Continuation => {
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 let receiving = &mut state.bodies.receiving;
                 receiving.receive_continuation(&mut state.links, link, header, body)
             }
             kind => LongBody::parse(kind, body)
                 .map_err(ProtocolError::from)
                 .and_then(|body| {
-                    self.receive_first(&FirstFrame {
-                        link,
-                        header,
-                        metadata,
-                        body,
-                    })
+                    self.receive_first(
+                        connections,
+                        &FirstFrame {
+                            link,
+                            header,
+                            metadata,
+                            body,
+                        },
+                    )
                 }),
         };
-        let mut borrowed = self.state.borrow_mut();
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let ended = match received {
             Ok(ended) => ended,
@@ -60,22 +70,26 @@ impl<T: Transport> Driver<T> {
             state.links.owe(link);
         }
         drop(borrowed);
-        self.wake_collected();
+        connections.wake_collected();
         if let Some(ended) = ended {
-            self.conclude(ended);
+            self.conclude(connections, ended);
         }
     }
 
     /// Handles the first frame of a long message. Returns the outcome of the message if there is one
     /// already.
-    fn receive_first(&self, first: &FirstFrame<'_>) -> Result<Option<Ended>, ProtocolError> {
+    fn receive_first<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Option<Ended>, ProtocolError> {
         let begun = match first.header.kind {
-            FrameKind::Request => self.begin_long_request(first)?,
+            FrameKind::Request => self.begin_long_request(connections, first)?,
             FrameKind::Response if is_unary_response(first.header) => {
-                self.begin_long_response(first)?
+                self.begin_long_response(connections, first)?
             }
             kind => {
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 let (links, bodies) = (&mut state.links, &mut state.bodies);
                 let streams = &mut state.streams;
                 match kind {
@@ -84,20 +98,29 @@ impl<T: Transport> Driver<T> {
                 }
             }
         };
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *connections.state.borrow_mut();
         let receiving = &mut state.bodies.receiving;
         receiving.take_first_piece(&mut state.links, begun, &first.body)
     }
 
     /// Begins a long request.
-    fn begin_long_request(&self, first: &FirstFrame<'_>) -> Result<Begun, ProtocolError> {
+    fn begin_long_request<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Begun, ProtocolError> {
         let (link, header) = (first.link, first.header);
-        let served = self.counters.received(header.selector, || self.clock.now());
-        let parts = self.request_parts(link, header);
+        let served = connections
+            .counters
+            .received(header.selector, || connections.clock.now());
+        let parts = self.handlers.request_parts(connections, link, header);
         let is_rejected = parts.is_expired || parts.handler.is_none();
-        let rejection = is_rejected.then(|| self.rejection(header, parts.is_expired));
-        let spec = self.methods.borrow().spec(header.selector);
-        let state = &mut *self.state.borrow_mut();
+        let rejection = is_rejected.then(|| {
+            self.handlers
+                .rejection(header, parts.is_expired, connections.is_going_away())
+        });
+        let spec = self.handlers.methods.borrow().spec(header.selector);
+        let state = &mut *connections.state.borrow_mut();
         let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
         let accepted = match header.flags.contains(Flags::STREAM) {
             true => state.streams.accept(links, link, header, spec).map(drop),
@@ -110,7 +133,7 @@ impl<T: Transport> Driver<T> {
         let begun =
             accepted.and_then(|()| receiving.begin_incoming(links, first, purpose, deadline));
         // No message has begun, so the end of the connection does not count the call.
-        let key = begun.inspect_err(|_| self.counters.dropped(served.method))?;
+        let key = begun.inspect_err(|_| connections.counters.dropped(served.method))?;
         let of_method = spec.and_then(|spec| spec.max_request_len);
         let refusal = rejection
             .or_else(|| first.refuse_length(links, of_method))
@@ -119,9 +142,13 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Begins the long response to a unary call of this side.
-    fn begin_long_response(&self, first: &FirstFrame<'_>) -> Result<Begun, ProtocolError> {
+    fn begin_long_response<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        first: &FirstFrame<'_>,
+    ) -> Result<Begun, ProtocolError> {
         let (link, header) = (first.link, first.header);
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *connections.state.borrow_mut();
         let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
         let is_wanted = links[link].calls.begin_long(header.call)?;
         // The end of the connection does not give this receive back, whatever follows.
@@ -142,21 +169,21 @@ impl<T: Transport> Driver<T> {
     /// Gives a long message that has ended to its call or stream, as the frame of a short one is
     /// given. A request begins in the next turn, with what that turn finds. Runs the application's
     /// code, so nothing may be borrowed.
-    pub(super) fn conclude(&self, ended: Ended) {
+    pub(super) fn conclude<T: Transport>(&self, connections: &Connections<T>, ended: Ended) {
         let (link, header) = (ended.link, &ended.header);
         match (ended.purpose, ended.outcome) {
             (Purpose::Request(served), Outcome::Complete(message)) => {
-                self.queue_request(link, *header, served, Body::Long(message));
+                self.queue_request(connections, link, *header, served, Body::Long(message));
             }
             (Purpose::Request(served), Outcome::Refused(status)) => {
-                self.refuse(link, header, served, status, Started::NOT);
+                self.refuse(connections, link, header, served, status, Started::NOT);
             }
             (Purpose::Request(served), Outcome::Abandoned) => {
-                self.counters.cancels.before_start.add(1);
-                self.refuse_cancelled(link, header, served);
+                connections.counters.cancels.before_start.add(1);
+                self.refuse_cancelled(connections, link, header, served);
             }
             (Purpose::Response, outcome) => {
-                let mut state = self.state.borrow_mut();
+                let mut state = connections.state.borrow_mut();
                 let caller = match outcome {
                     Outcome::Complete(message) => {
                         state.complete_call(link, header, Body::Long(message))
@@ -164,30 +191,35 @@ impl<T: Transport> Driver<T> {
                     Outcome::Refused(status) => state.fail_call(link, header.call, status),
                     Outcome::Abandoned => unreachable!("a response that is wanted is not given up"),
                 };
-                self.wake_caller(state, caller);
+                connections.wake_caller(state, caller);
             }
             (Purpose::Stream(stream), Outcome::Complete(message)) => {
-                let mut borrowed = self.state.borrow_mut();
+                let mut borrowed = connections.state.borrow_mut();
                 let state = &mut *borrowed;
                 let (links, bodies) = (&mut state.links, &mut state.bodies);
                 let (streams, arrival) = (&mut state.streams, (ended.key, header));
                 streams.complete_long(stream, links, bodies, arrival, message);
                 drop(borrowed);
-                self.wake_collected();
+                connections.wake_collected();
             }
             (Purpose::Stream(stream), Outcome::Refused(status)) => {
-                self.fail_receiving(stream, status);
+                self.fail_receiving(connections, stream, status);
             }
             (Purpose::Stream(stream), Outcome::Abandoned) => {
-                self.cut_long_of_stream(stream, ended.key);
+                self.cut_long_of_stream(connections, stream, ended.key);
             }
             (Purpose::Nobody, _) => unreachable!("nobody waits for the end of the message"),
         }
     }
 
     /// Handles a long message of a stream whose sender sends no more of it.
-    fn cut_long_of_stream(&self, stream: StreamKey, key: IncomingKey) {
-        let mut borrowed = self.state.borrow_mut();
+    fn cut_long_of_stream<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        stream: StreamKey,
+        key: IncomingKey,
+    ) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (links, bodies) = (&mut state.links, &mut state.bodies);
         let is_served = state.streams.cut_long(stream, links, bodies, key);
@@ -196,49 +228,54 @@ impl<T: Transport> Driver<T> {
             // Its client has cancelled the call. The handler must not take an end that was sent
             // behind the message for the end of a complete stream.
             let status = Status::cancelled("the client cancelled the call");
-            self.fail_receiving(stream, status);
+            self.fail_receiving(connections, stream, status);
         }
-        self.wake_collected();
+        connections.wake_collected();
     }
 
     /// Sends the next pieces of long messages, gives memory to messages that wait for it, and drops the
     /// parts that have been sent.
     #[cold]
     #[inline(never)]
-    pub(super) fn advance_bodies(&self) {
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn advance_bodies<T: Transport>(&self, connections: &Connections<T>) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         state.links.open_windows();
         let sending = &mut state.bodies.sending;
-        if !sending.yields(self.block_on_waker.is_woken()) {
+        if !sending.yields(connections.block_on_waker.is_woken()) {
             for sent in sending.send_pieces(&mut state.links) {
                 state.streams.message_sent(sent);
             }
         }
         drop(borrowed);
         loop {
-            let mut borrowed = self.state.borrow_mut();
+            let mut borrowed = connections.state.borrow_mut();
             let state = &mut *borrowed;
             let refused = state.bodies.receiving.admit_waiting(&mut state.links);
             drop(borrowed);
             let Some(ended) = refused else { break };
-            self.conclude(ended);
+            self.conclude(connections, ended);
         }
-        self.drop_spent();
+        connections.drop_spent();
     }
 
     /// Handles the arrival of a segment.
     #[cold]
     #[inline(never)]
-    pub(super) fn fetched(&self, fetch: FetchKey, len: u32) {
-        self.block_on_waker.note_long();
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn fetched<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        fetch: FetchKey,
+        len: u32,
+    ) {
+        connections.block_on_waker.note_long();
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let receiving = &mut state.bodies.receiving;
         let ended = receiving.fetched(&mut state.links, fetch, len);
         drop(borrowed);
         if let Some(ended) = ended {
-            self.conclude(ended);
+            self.conclude(connections, ended);
         }
     }
 }

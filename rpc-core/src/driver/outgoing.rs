@@ -11,10 +11,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Driver;
 use super::body::{Body, BodyRef, Response};
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::TakeOutcome;
+use super::connections::Connections;
 use super::handle::{BeginOutcome, PollOutcome, RequestHead, StreamRequest};
 use super::link::{Link, LinkKey};
 use super::request_permit::LongRequest;
@@ -27,7 +27,7 @@ use crate::stream::turns::LoneMessage;
 use crate::stream::wakers::wake_all;
 use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
-impl<T: Transport> Driver<T> {
+impl<T: Transport> Connections<T> {
     /// Sends the request in `frame`, which is complete but for its header, unless something is in its
     /// way: then the call holds nothing.
     #[inline]
@@ -212,7 +212,7 @@ impl<T: Transport> Driver<T> {
         match taken {
             TakeOutcome::Responded(response) => {
                 let taken = TakenResponse {
-                    driver: self,
+                    connections: self,
                     response: Some(response),
                 };
                 taken.read(receive)
@@ -336,7 +336,7 @@ impl<T: Transport> Driver<T> {
 /// A response that was taken from the call table and is being read while nothing is borrowed. Its
 /// slot is released when it is dropped, even if the message's own code panics.
 struct TakenResponse<'a, T: Transport> {
-    driver: &'a Driver<T>,
+    connections: &'a Connections<T>,
     response: Option<Response<T::RecvBuf>>,
 }
 
@@ -359,7 +359,7 @@ impl<T: Transport> TakenResponse<'_, T> {
 impl<T: Transport> Drop for TakenResponse<'_, T> {
     fn drop(&mut self) {
         if let Some(response) = self.response.take() {
-            let links = &mut self.driver.state.borrow_mut().links;
+            let links = &mut self.connections.state.borrow_mut().links;
             if let Body::Slot(_) = response.body {
                 links.take_receive_back();
             }

@@ -3,16 +3,17 @@
 use std::mem;
 use std::time::Instant;
 
+use super::TimerTarget;
 use super::bodies::{Sending, TransferOwner};
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::WakeTarget;
+use super::connections::Connections;
 use super::handle::{BeginOutcome, RequestHead};
 use super::link::{Link, LinkKey};
 use super::links::Links;
 use super::outbox::{Class, Missing, Permit, Slot};
 use super::timers::Timers;
 use super::waiters::{RemovedWaiter, WaiterKey};
-use super::{Driver, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
@@ -404,16 +405,20 @@ fn on_peers_clock(clock: &Clock, peer: Option<PeerClock>, deadline: Instant, now
 /// A request that is being encoded into a slot, while nothing is borrowed. Dropping it gives back the
 /// slot and the permit.
 pub(super) struct LongRequest<'a, T: Transport> {
-    driver: &'a Driver<T>,
+    connections: &'a Connections<T>,
     key: LinkKey,
     buf: Option<T::SendBuf>,
 }
 
 impl<'a, T: Transport> LongRequest<'a, T> {
-    pub(super) fn new(driver: &'a Driver<T>, key: LinkKey, buf: T::SendBuf) -> Self {
-        driver.state.borrow_mut().links.lend_receive();
+    pub(super) fn new(connections: &'a Connections<T>, key: LinkKey, buf: T::SendBuf) -> Self {
+        connections.state.borrow_mut().links.lend_receive();
         let buf = Some(buf);
-        Self { driver, key, buf }
+        Self {
+            connections,
+            key,
+            buf,
+        }
     }
 
     /// Returns the part of the frame that follows the header.
@@ -429,7 +434,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
         now: Option<Instant>,
         wake: &mut WakeTarget,
     ) -> Result<CallId, Obstacle> {
-        let state = &mut *self.driver.state.borrow_mut();
+        let state = &mut *self.connections.state.borrow_mut();
         let Some(buf) = self.buf.take() else {
             return Err(Missing::Slot.into());
         };
@@ -450,7 +455,7 @@ impl<T: Transport> Drop for LongRequest<'_, T> {
     fn drop(&mut self) {
         // Still here only if the message's own code has panicked.
         if let Some(buf) = self.buf.take() {
-            let state = &mut *self.driver.state.borrow_mut();
+            let state = &mut *self.connections.state.borrow_mut();
             state.links.take_receive_back();
             let permit = state.links.held_permit(self.key);
             permit.frame.transport.cancel(buf);

@@ -2,10 +2,10 @@
 //!
 //! What cannot leave yet is kept in [`Responses`](super::responses::Responses).
 
-use super::Driver;
 use super::bodies::TransferOwner;
-use super::body::Body;
-use super::link::{Link, LinkKey};
+use super::connections::Connections;
+use super::handlers::Handlers;
+use super::link::Link;
 use super::outbox::{Class, Missing, Permit};
 use super::responses::{Blocked, BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
@@ -16,11 +16,12 @@ use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLeng
 use crate::status::{Code, Status};
 use crate::transport::Transport;
 
-impl<T: Transport> Driver<T> {
+impl Handlers {
     /// Sends the outcome of a handler that has completed. `frame` holds the response if it was
     /// encoded.
-    pub(super) fn respond(
+    pub(super) fn respond<T: Transport>(
         &self,
+        connections: &Connections<T>,
         call: &IncomingCall,
         handler: &dyn Handler,
         outcome: Served,
@@ -29,36 +30,45 @@ impl<T: Transport> Driver<T> {
         match outcome {
             Served::Encoded(len) => {
                 let frame = &mut frame[..HEADER_LEN + len.total()];
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 let responses = &mut state.responses;
                 responses.respond_inline(&mut state.links, call, len, frame);
             }
-            Served::Long(handler_key, len) => self.respond_long(call, handler, handler_key, len),
-            Served::Failed(status) => self.respond_status(call, status),
-            Served::Undecodable(status) => self.respond_failure(call, status, Started::NOT),
+            Served::Long(handler_key, len) => {
+                self.respond_long(connections, call, handler, handler_key, len)
+            }
+            Served::Failed(status) => self.respond_status(connections, call, status),
+            Served::Undecodable(status) => {
+                self.respond_failure(connections, call, status, Started::NOT)
+            }
             // The caller parks the handler.
             Served::Pending(_) => {}
         }
     }
 
-    pub(super) fn retry_blocked_responses(&self) {
+    pub(super) fn retry_blocked_responses<T: Transport>(&self, connections: &Connections<T>) {
         // Each is tried once: a response that finds no slot again is queued behind the others.
-        let count = self.state.borrow().responses.blocked.len();
+        let count = connections.state.borrow().responses.blocked.len();
         for _ in 0..count {
             let Some(Blocked { call, response }) =
-                self.state.borrow_mut().responses.blocked.pop_front()
+                connections.state.borrow_mut().responses.blocked.pop_front()
             else {
                 break;
             };
-            self.respond_blocked(call, response);
+            self.respond_blocked(connections, call, response);
         }
     }
 
     /// Sends a response, or blocks it again.
-    pub(super) fn respond_blocked(&self, call: IncomingCall, response: BlockedResponse) {
+    pub(super) fn respond_blocked<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        call: IncomingCall,
+        response: BlockedResponse,
+    ) {
         match response {
             BlockedResponse::Encoded { mut frame, len } => {
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 state
                     .responses
                     .respond_inline(&mut state.links, &call, len, &mut frame);
@@ -66,19 +76,22 @@ impl<T: Transport> Driver<T> {
             BlockedResponse::Kept { handler_key, len } => {
                 let handler = self.methods.borrow().handler(call.served.method).cloned();
                 if let Some(handler) = handler {
-                    self.respond_long(&call, &*handler, handler_key, len);
+                    self.respond_long(connections, &call, &*handler, handler_key, len);
                 }
             }
-            BlockedResponse::Long { encoded, len } => self.respond_chunks(&call, encoded, len),
+            BlockedResponse::Long { encoded, len } => {
+                self.respond_chunks(connections, &call, encoded, len)
+            }
             BlockedResponse::Failed(status, started) => {
-                self.respond_failure(&call, status, started);
+                self.respond_failure(connections, &call, status, started);
             }
         }
     }
 
     /// Sends a response that is too long for an inline frame: encodes it into its slot.
-    fn respond_long(
+    fn respond_long<T: Transport>(
         &self,
+        connections: &Connections<T>,
         call: &IncomingCall,
         handler: &dyn Handler,
         handler_key: HandlerKey,
@@ -93,10 +106,10 @@ impl<T: Transport> Driver<T> {
                 let limit = MessageLimit::new(limit, LengthLimit::Method);
                 let status =
                     Status::message_too_long(len.message as usize, limit, Direction::Response);
-                return self.respond_status(call, status);
+                return self.respond_status(connections, call, status);
             }
             _ => {
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 let (links, message_len) = (&mut state.links, len.message as usize);
                 let responses = &mut state.responses;
                 responses.reserve_response(links, call.link, frame_len, message_len)
@@ -105,7 +118,7 @@ impl<T: Transport> Driver<T> {
         match reserved {
             Ok(mut buf) => {
                 let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 let (links, responses) = (&mut state.links, &mut state.responses);
                 match encoded {
                     Ok(()) => {
@@ -119,28 +132,39 @@ impl<T: Transport> Driver<T> {
                 }
             }
             Err(Missing::Connection) => {
-                self.counters.dropped(call.served.method);
+                connections.counters.dropped(call.served.method);
                 handler.discard(handler_key);
             }
             Err(Missing::Length { limit }) => {
-                self.respond_very_long(call, handler, handler_key, len, limit);
+                self.respond_very_long(connections, call, handler, handler_key, len, limit);
             }
             Err(_) => {
                 let response = BlockedResponse::Kept { handler_key, len };
-                let state = &mut *self.state.borrow_mut();
+                let state = &mut *connections.state.borrow_mut();
                 state.responses.block(&mut state.links, call, response);
             }
         }
     }
 
     /// Answers a call whose handler may have started with a status.
-    pub(super) fn respond_status(&self, call: &IncomingCall, status: Status) {
-        self.respond_failure(call, status, Started::Maybe);
+    pub(super) fn respond_status<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        call: &IncomingCall,
+        status: Status,
+    ) {
+        self.respond_failure(connections, call, status, Started::Maybe);
     }
 
     #[cold]
-    pub(super) fn respond_failure(&self, call: &IncomingCall, status: Status, started: Started) {
-        let state = &mut *self.state.borrow_mut();
+    pub(super) fn respond_failure<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        call: &IncomingCall,
+        status: Status,
+        started: Started,
+    ) {
+        let state = &mut *connections.state.borrow_mut();
         let responses = &mut state.responses;
         responses.respond_status_or_block(&mut state.links, call, &status, started);
         // A status may hold values of the application, whose destructors run here.
@@ -152,28 +176,19 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Releases the slot of a request, and records its credit as owed.
-    pub(super) fn release_request(&self, link: LinkKey, body: Body<T::RecvBuf>) {
-        // The receives of a long message were given back with its frames.
-        if let Some(buf) = body.into_slot() {
-            let state = &mut *self.state.borrow_mut();
-            state.links.transport.release(buf);
-            state.links.take_back(link);
-        }
-    }
-
     /// Sends a response whose message does not fit a frame, if the client receives such messages.
     #[cold]
     #[inline(never)]
-    pub(super) fn respond_very_long(
+    pub(super) fn respond_very_long<T: Transport>(
         &self,
+        connections: &Connections<T>,
         call: &IncomingCall,
         handler: &dyn Handler,
         handler_key: HandlerKey,
         len: ResponseLengths,
         limit: usize,
     ) {
-        let state = self.state.borrow();
+        let state = connections.state.borrow();
         let link = state.links.table.get(call.link);
         let message_len = len.message as usize;
         let is_long = link.is_some_and(|link| message_len <= link.longest_message.bytes());
@@ -183,26 +198,27 @@ impl<T: Transport> Driver<T> {
                 .too_long(&state.links, call.link, len, limit);
             drop(state);
             handler.discard(handler_key);
-            return self.respond_status(call, status);
+            return self.respond_status(connections, call, status);
         }
         drop(state);
         let link = call.link;
-        let allocate = &mut |len| self.allocate_for(link, len);
+        let allocate = &mut |len| connections.allocate_for(link, len);
         match handler.encode_chunks(handler_key, len, allocate) {
-            Ok(encoded) => self.respond_chunks(call, Box::new(encoded), len),
-            Err(status) => self.respond_status(call, status),
+            Ok(encoded) => self.respond_chunks(connections, call, Box::new(encoded), len),
+            Err(status) => self.respond_status(connections, call, status),
         }
     }
 
     /// Sends the first frame of a long response, or blocks it.
     #[cold]
-    pub(super) fn respond_chunks(
+    pub(super) fn respond_chunks<T: Transport>(
         &self,
+        connections: &Connections<T>,
         call: &IncomingCall,
         mut encoded: Box<EncodedResponse>,
         len: ResponseLengths,
     ) {
-        let mut borrowed = self.state.borrow_mut();
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (on, code, flags) = (call.link, Code::Ok.number(), rare_flags(call, len));
         let EncodedResponse { metadata, message } = &mut *encoded;
@@ -210,7 +226,7 @@ impl<T: Transport> Driver<T> {
             let (kind, connection) = (FrameKind::Response, &mut link.connection);
             let header = connection.next_header_with(kind, flags, call.call, code);
             // Before the client can have the response.
-            self.counters.responded(call.served, code);
+            connections.counters.responded(call.served, code);
             Some((header, TransferOwner::Response))
         };
         let class = Class::Response;
@@ -223,7 +239,7 @@ impl<T: Transport> Driver<T> {
         };
         match sent {
             Ok(_) => {}
-            Err(Missing::Connection) => self.counters.dropped(call.served.method),
+            Err(Missing::Connection) => connections.counters.dropped(call.served.method),
             Err(Missing::Length { limit }) => {
                 let status = state
                     .responses
@@ -242,6 +258,6 @@ impl<T: Transport> Driver<T> {
             ),
         }
         drop(borrowed);
-        self.drop_spent();
+        connections.drop_spent();
     }
 }

@@ -1,7 +1,7 @@
 //! [`RunQueue`]: the order in which a poller begins the requests that it has received.
 //!
 //! Requests that arrive together wait in their connection's queue ([`RequestQueue`]), in their
-//! receive slots, and so do the tasks of handlers that have been woken together (`resume.rs`): by
+//! receive slots, and so do the tasks of handlers that have been woken together (`serving.rs`): by
 //! messages of their streams, or by anything else. The connections take turns: deficit round robin
 //! (Shreedhar and Varghese, "Efficient fair queueing using deficit round robin"), in units of the
 //! poller's time. In each round, a connection may use a quantum. A connection that uses more owes the

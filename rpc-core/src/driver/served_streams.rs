@@ -9,12 +9,13 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::Driver;
 use super::body::Body;
+use super::connections::Connections;
 use super::handlers::{LentTask, RequestParts};
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::responses::{Blocked, BlockedResponse, Started};
+use super::serving::Serving;
 use super::streams::{FailedHandler, Next};
 use super::tasks::Task;
 use crate::method::MethodKind;
@@ -25,18 +26,18 @@ use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::Transport;
 
-impl<T: Transport> Driver<T> {
+impl Serving {
     /// Looks at the streams that have work.
     #[inline(never)]
-    pub(super) fn look_at_streams(&self) {
-        self.ready.enter();
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn look_at_streams<T: Transport>(&self, connections: &Connections<T>) {
+        connections.ready.enter();
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let count = state.streams.begin_looks(&mut state.links);
         drop(borrowed);
-        let mut memory = self.inline_frame.take();
+        let mut memory = self.handlers.inline_frame.take();
         for _ in 0..count {
-            let mut borrowed = self.state.borrow_mut();
+            let mut borrowed = connections.state.borrow_mut();
             let state = &mut *borrowed;
             let (links, bodies) = (&mut state.links, &mut state.bodies);
             let looked = state.streams.look(links, bodies, &mut memory);
@@ -44,27 +45,28 @@ impl<T: Transport> Driver<T> {
             match looked {
                 None => break,
                 Some((_, Next::Nothing)) => {}
-                Some((key, Next::Answer)) => self.send_answer(key),
-                Some((key, Next::Fail(status))) => self.fail_receiving(key, status),
+                Some((key, Next::Answer)) => self.send_answer(connections, key),
+                Some((key, Next::Fail(status))) => self.fail_receiving(connections, key, status),
             }
         }
-        self.inline_frame.put_back(memory);
-        if !self.state.borrow().links.wakers.is_empty() {
-            self.wake_collected();
+        self.handlers.inline_frame.put_back(memory);
+        if !connections.state.borrow().links.wakers.is_empty() {
+            connections.wake_collected();
         }
     }
 
     /// Serves the request in `body`, which opens a stream, or rejects it.
     #[inline(never)]
-    pub(super) fn serve_stream(
+    pub(super) fn serve_stream<T: Transport>(
         &self,
+        connections: &Connections<T>,
         link: LinkKey,
         header: &FrameHeader,
         served: ServedCall,
         body: Body<T::RecvBuf>,
     ) {
-        let parts = self.request_parts(link, header);
-        let mut borrowed = self.state.borrow_mut();
+        let parts = self.handlers.request_parts(connections, link, header);
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let key = state.streams.stream_of(&mut state.links, link, header.call);
         // A stream whose request waits for its turn ends together with the request.
@@ -76,17 +78,17 @@ impl<T: Transport> Driver<T> {
             // It has failed while its request waited.
             state.streams.queue(key);
             drop(borrowed);
-            return self.release_request(link, body);
+            return connections.release_request(link, body);
         }
         let has_memory = state.streams.has_memory(key);
         drop(borrowed);
         if !has_memory {
-            self.release_request(link, body);
-            return self.fail_stream(key, no_memory(), Started::NOT);
+            connections.release_request(link, body);
+            return self.fail_stream(connections, key, no_memory(), Started::NOT);
         }
         let Some(handler) = handler_of(&parts) else {
-            self.release_request(link, body);
-            return self.reject_stream(key, header, &parts);
+            connections.release_request(link, body);
+            return self.reject_stream(connections, key, header, &parts);
         };
         let (metadata, message) = body.split(header.metadata_len);
         let request = RawRequest {
@@ -97,51 +99,60 @@ impl<T: Transport> Driver<T> {
             stream: Some(&core),
             peer: &parts.peer,
         };
-        let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
-        let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
-            handler.serve(request, cx, out)
-        });
-        self.release_request(link, body);
+        let (task, mut frame) = (self.handlers.lend_task(), self.handlers.inline_frame.take());
+        let outcome =
+            self.handlers
+                .poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
+                    handler.serve(request, cx, out)
+                });
+        connections.release_request(link, body);
         let frame_bytes = frame.bytes_mut();
-        self.after_begin(key, served, parts.deadline, task, outcome, frame_bytes);
-        self.inline_frame.put_back(frame);
+        self.after_begin(connections, key, parts.deadline, task, outcome, frame_bytes);
+        self.handlers.inline_frame.put_back(frame);
     }
 
     /// Answers a stream whose handler does not begin.
     #[cold]
-    fn reject_stream(&self, key: StreamKey, header: &FrameHeader, parts: &RequestParts) {
+    fn reject_stream<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        key: StreamKey,
+        header: &FrameHeader,
+        parts: &RequestParts,
+    ) {
         let status = if parts.is_expired || !parts.may_start || parts.handler.is_none() {
-            self.rejection(header, parts.is_expired)
+            self.handlers
+                .rejection(header, parts.is_expired, connections.is_going_away())
         } else {
             Status::unimplemented(
                 "the server's method is unary, or has another number: client and server use different versions of the service",
             )
         };
-        self.fail_stream(key, status, Started::NOT);
+        self.fail_stream(connections, key, status, Started::NOT);
     }
 
     /// Ends the first poll of a stream's handler.
     #[inline]
-    fn after_begin(
+    fn after_begin<T: Transport>(
         &self,
+        connections: &Connections<T>,
         key: StreamKey,
-        served: ServedCall,
         deadline: Option<Instant>,
         (task, waker): LentTask,
         outcome: Served,
         frame: &mut [u8],
     ) {
-        if !matches!(outcome, Served::Undecodable(_)) {
-            self.counters.started(served.method);
-        }
-        let mut borrowed = self.state.borrow_mut();
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let Some(call) = state.streams.served_of(key) else {
             unreachable!("the request was counted");
         };
+        if !matches!(outcome, Served::Undecodable(_)) {
+            connections.counters.started(call.served.method);
+        }
         state.streams.set_deadline(key, &mut state.links, deadline);
         if let Served::Pending(handler_key) = outcome {
-            self.counters.handlers.awaited.add(1);
+            connections.counters.handlers.awaited.add(1);
             state.streams.set_task(key, task);
             drop(borrowed);
             let parked = Task {
@@ -149,15 +160,15 @@ impl<T: Transport> Driver<T> {
                 handler_key,
                 timer: None,
             };
-            self.tasks.borrow_mut().park(task, waker, parked);
+            self.handlers.tasks.borrow_mut().park(task, waker, parked);
         } else {
             drop(borrowed);
-            self.lent_task.set(Some((task, waker)));
-            if self.answer_stream(key, outcome, frame) {
+            self.handlers.lent_task.set(Some((task, waker)));
+            if self.answer_stream(connections, key, outcome, frame) {
                 return;
             }
         }
-        let state = &mut *self.state.borrow_mut();
+        let state = &mut *connections.state.borrow_mut();
         state.streams.queue(key);
         // The credit of the request goes with the first frame, or alone.
         state.links.owe(call.link);
@@ -166,8 +177,14 @@ impl<T: Transport> Driver<T> {
     /// Answers a stream whose handler has completed, if all of its messages are sent. Otherwise keeps the
     /// outcome until they are. `frame` holds the response if it was encoded. Returns true if the stream
     /// has been answered.
-    pub(super) fn answer_stream(&self, key: StreamKey, outcome: Served, frame: &mut [u8]) -> bool {
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn answer_stream<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        key: StreamKey,
+        outcome: Served,
+        frame: &mut [u8],
+    ) -> bool {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (links, bodies) = (&mut state.links, &mut state.bodies);
         let answer = match outcome {
@@ -195,8 +212,14 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Answers a stream with a status, and discards the messages that have not been sent.
-    pub(super) fn fail_stream(&self, key: StreamKey, status: Status, started: Started) {
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn fail_stream<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        key: StreamKey,
+        status: Status,
+        started: Started,
+    ) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (links, bodies) = (&mut state.links, &mut state.bodies);
         let answer = BlockedResponse::Failed(status, started);
@@ -204,23 +227,25 @@ impl<T: Transport> Driver<T> {
         let call = state.streams.served_of(key);
         drop(borrowed);
         if let (Some(BlockedResponse::Kept { handler_key, .. }), Some(call)) = (replaced, call) {
-            self.discard_handler(call.served.method, handler_key);
+            self.handlers
+                .discard_handler(call.served.method, handler_key);
         }
-        self.drop_spent();
-        self.wake_collected();
+        connections.drop_spent();
+        connections.wake_collected();
     }
 
     /// Answers a stream whose handler does not begin. Its request has waited for its turn.
     #[cold]
-    pub(super) fn refuse_stream(
+    pub(super) fn refuse_stream<T: Transport>(
         &self,
+        connections: &Connections<T>,
         link: LinkKey,
         header: &FrameHeader,
         served: ServedCall,
         status: Status,
         started: Started,
     ) {
-        let mut borrowed = self.state.borrow_mut();
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let key = state.streams.stream_of(&mut state.links, link, header.call);
         let Some(key) = key else {
@@ -230,39 +255,50 @@ impl<T: Transport> Driver<T> {
         };
         state.streams.set_served(key, served);
         drop(borrowed);
-        self.fail_stream(key, status, started);
+        self.fail_stream(connections, key, status, started);
     }
 
     /// Sends the answer of a stream that has taken a credit for it.
-    fn send_answer(&self, key: StreamKey) {
-        let mut borrowed = self.state.borrow_mut();
+    fn send_answer<T: Transport>(&self, connections: &Connections<T>, key: StreamKey) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (links, bodies) = (&mut state.links, &mut state.bodies);
         let Blocked { call, response } = state.streams.take_answer(key, links, bodies);
         drop(borrowed);
-        self.respond_blocked(call, response);
+        self.handlers.respond_blocked(connections, call, response);
     }
 
     /// Drops the handler of a stream if it still runs, and answers the stream with `status`.
-    pub(super) fn end_handler(&self, key: StreamKey, status: Status, started: Started) {
-        let task = self.state.borrow_mut().streams.take_task(key);
-        let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
+    pub(super) fn end_handler<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        key: StreamKey,
+        status: Status,
+        started: Started,
+    ) {
+        let task = connections.state.borrow_mut().streams.take_task(key);
+        let task = task.and_then(|task| self.handlers.tasks.borrow_mut().expire(task));
         if let Some(task) = task {
-            self.discard(&task);
+            self.handlers.discard(&task);
         }
-        self.fail_stream(key, status, started);
+        self.fail_stream(connections, key, status, started);
     }
 
     /// Fails a stream because this side cannot receive a message, unless the stream has its answer.
     #[cold]
-    pub(super) fn fail_receiving(&self, key: StreamKey, status: Status) {
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn fail_receiving<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        key: StreamKey,
+        status: Status,
+    ) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (links, bodies) = (&mut state.links, &mut state.bodies);
         let failed = state.streams.fail_receiving(key, links, bodies, status);
         let Some(failed) = failed else {
             drop(borrowed);
-            return self.wake_collected();
+            return connections.wake_collected();
         };
         let FailedHandler {
             link, call, status, ..
@@ -273,27 +309,27 @@ impl<T: Transport> Driver<T> {
             .take_queued(&mut state.links, link, call, Flags::STREAM);
         drop(borrowed);
         if let Some(request) = queued {
-            self.release_request(link, request.body);
+            connections.release_request(link, request.body);
             let (header, served) = (request.header, request.served);
-            return self.refuse_stream(link, &header, served, status, Started::NOT);
+            return self.refuse_stream(connections, link, &header, served, status, Started::NOT);
         }
         let started = match failed.has_begun {
             true => Started::Maybe,
             false => Started::NOT,
         };
-        self.end_handler(key, status, started);
+        self.end_handler(connections, key, status, started);
     }
 
     /// Ends a stream whose deadline has passed.
-    pub(super) fn expire_stream(&self, key: StreamKey) {
-        let mut borrowed = self.state.borrow_mut();
+    pub(super) fn expire_stream<T: Transport>(&self, connections: &Connections<T>, key: StreamKey) {
+        let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (links, bodies) = (&mut state.links, &mut state.bodies);
         let has_handler = state.streams.expire(key, links, bodies);
         drop(borrowed);
         if has_handler {
             let status = Status::deadline_exceeded("the deadline passed before the call ended");
-            self.end_handler(key, status, Started::Maybe);
+            self.end_handler(connections, key, status, Started::Maybe);
         }
     }
 }

@@ -33,31 +33,43 @@ impl<T: Transport> Driver<T> {
     /// limit on the sleep, or `None` if the caller has work and the poller must not sleep. Returns
     /// true if it did not sleep.
     pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
-        self.state.borrow_mut().on_idle(self.clock.now());
-        self.wakeup.prepare_sleep();
-        self.state.borrow_mut().links.transport.arm();
+        self.connections
+            .state
+            .borrow_mut()
+            .on_idle(self.connections.clock.now());
+        self.connections.wakeup.prepare_sleep();
+        self.connections.state.borrow_mut().links.transport.arm();
         // This turn finds events that arrived before the device was armed, and work that other
         // threads queued before they could see that this poller sleeps.
-        let found_any =
-            self.turn() || self.ready.has_any() || self.state.borrow().has_undone_work();
+        let found_any = self.turn()
+            || self.connections.ready.has_any()
+            || self.connections.state.borrow().has_undone_work();
         // Called after `prepare_sleep`: a thread that queues something from now on notifies the
         // poller.
         let at_most = how_long().filter(|_| !found_any);
         if let Some(at_most) = at_most {
             self.update_gauges();
-            let state = &mut *self.state.borrow_mut();
-            let asleep_since = self.clock.now();
+            let state = &mut *self.connections.state.borrow_mut();
+            let asleep_since = self.connections.clock.now();
             let timeout = at_most.min(state.longest_sleep(asleep_since));
-            self.counters.turns.slept.add(1);
+            self.connections.counters.turns.slept.add(1);
             state.links.transport.wait(Some(timeout));
-            let asleep = self.clock.now().saturating_duration_since(asleep_since);
-            self.counters.turns.woken.add(1);
-            self.counters.turns.asleep_ns.add(asleep.as_nanos() as u64);
+            let asleep = self
+                .connections
+                .clock
+                .now()
+                .saturating_duration_since(asleep_since);
+            self.connections.counters.turns.woken.add(1);
+            self.connections
+                .counters
+                .turns
+                .asleep_ns
+                .add(asleep.as_nanos() as u64);
         }
-        self.wakeup.resume();
-        if !self.state.borrow().links.timers.is_empty() {
+        self.connections.wakeup.resume();
+        if !self.connections.state.borrow().links.timers.is_empty() {
             self.run_in_turn(|| self.expire_deadlines());
-            self.wake_collected();
+            self.connections.wake_collected();
         }
         at_most.is_none()
     }
@@ -67,7 +79,14 @@ impl<T: Transport> Driver<T> {
     #[cold]
     pub(super) fn send_releases(&self) {
         for turn in 0..MOST_TURNS {
-            if !self.state.borrow().bodies.receiving.owes_last_entries() {
+            if !self
+                .connections
+                .state
+                .borrow()
+                .bodies
+                .receiving
+                .owes_last_entries()
+            {
                 return;
             }
             if turn >= TURNS_WITHOUT_YIELD {

@@ -75,7 +75,7 @@ impl<T: Transport> Node<T> {
     /// Returns true if the node has work for which nothing would wake it: it would not sleep.
     #[must_use]
     pub fn has_undone_work(&self) -> bool {
-        self.driver.state.borrow().has_undone_work()
+        self.driver.connections.state.borrow().has_undone_work()
     }
 
     /// Begins to shut the node's server down, as a server's handle does. Further steps continue it.
@@ -94,15 +94,25 @@ impl<T: Transport> Node<T> {
     /// Returns the number of receives that the node has promised to its peers.
     #[must_use]
     pub fn promised_receives(&self) -> u32 {
-        self.driver.state.borrow().links.budget.promised()
+        self.driver
+            .connections
+            .state
+            .borrow()
+            .links
+            .budget
+            .promised()
     }
 
     /// Expires deadlines and detects idle connections, as a poller does periodically.
     pub fn check_timers(&self) {
         self.step_with(|driver| {
             driver.run_in_turn(|| driver.expire_deadlines());
-            driver.wake_collected();
-            driver.state.borrow_mut().on_idle(driver.clock.now());
+            driver.connections.wake_collected();
+            driver
+                .connections
+                .state
+                .borrow_mut()
+                .on_idle(driver.connections.clock.now());
         });
     }
 
@@ -114,16 +124,18 @@ impl<T: Transport> Node<T> {
 
     /// Accesses the node's transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.driver.state.borrow_mut().links.transport)
+        act(&mut self.driver.connections.state.borrow_mut().links.transport)
     }
 
     /// Drops the node's services and their running handlers. A handler may own a channel of its own
     /// node, and a channel keeps its node alive.
     pub fn discard_services(&self) {
-        self.driver.discard_all_tasks();
+        self.driver
+            .serving
+            .discard_all_tasks(&self.driver.connections);
         // Dropping the methods also drops the handlers that have no task, after a turn that
         // panicked.
-        let services = self.driver.methods.replace(Methods::new());
+        let services = self.driver.serving.handlers.methods.replace(Methods::new());
         drop(services);
     }
 

@@ -95,8 +95,8 @@ enum Phase {
 impl ShuttingDown {
     /// Begins the shutdown and notifies every client.
     pub(crate) fn begin<T: Transport>(driver: &Driver<T>, shutdown: Shutdown) -> Self {
-        driver.go_away();
-        let now = driver.clock.now();
+        driver.connections.go_away();
+        let now = driver.connections.clock.now();
         Self {
             phase: Phase::Finishing,
             deadline: now.checked_add(shutdown.finish),
@@ -108,7 +108,7 @@ impl ShuttingDown {
     /// Advances the shutdown. Must be called after each turn; `found_any` is true if the turn found
     /// anything to do. Returns true if the shutdown is complete.
     pub(crate) fn after_turn<T: Transport>(&mut self, driver: &Driver<T>, found_any: bool) -> bool {
-        let now = driver.clock.now();
+        let now = driver.connections.clock.now();
         if found_any {
             self.latest = now;
         }
@@ -125,9 +125,9 @@ impl ShuttingDown {
         let is_quiet = now.duration_since(self.latest) >= QUIET_PERIOD;
         match self.phase {
             Phase::Finishing | Phase::Rejecting => {
-                !driver.is_serving() && (is_quiet || driver.are_clients_finished())
+                !driver.is_serving() && (is_quiet || driver.connections.are_clients_finished())
             }
-            Phase::Closing => driver.is_closed(),
+            Phase::Closing => driver.connections.is_closed(),
             Phase::Complete => true,
         }
     }
@@ -135,15 +135,15 @@ impl ShuttingDown {
     fn enter_next<T: Transport>(&mut self, driver: &Driver<T>, now: Instant) {
         let (next, time) = match self.phase {
             Phase::Finishing => {
-                driver.reject_calls();
+                driver.serving.reject_calls(&driver.connections);
                 (Phase::Rejecting, self.close)
             }
             Phase::Rejecting => {
-                driver.close_all();
+                driver.connections.close_all();
                 (Phase::Closing, CLOSING_TIME)
             }
             Phase::Closing | Phase::Complete => {
-                driver.discard_all_tasks();
+                driver.serving.discard_all_tasks(&driver.connections);
                 (Phase::Complete, Duration::ZERO)
             }
         };

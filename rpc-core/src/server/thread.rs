@@ -118,15 +118,15 @@ impl<F: Fabric> PollerSetup<F> {
         let on_executor = methods.on_executor().to_vec();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
         if let Some(age) = self.connection_age {
-            driver.limit_connection_age(age);
+            driver.connections.limit_connection_age(age);
         }
-        let wakeup = Arc::clone(&driver.wakeup);
+        let wakeup = Arc::clone(&driver.connections.wakeup);
         let watched = WatchedThread {
-            running_handler: Arc::clone(&driver.running_handler),
+            running_handler: Arc::clone(&driver.serving.handlers.running_handler),
             time: ThreadTime::of_this_thread(),
             on_executor,
         };
-        let counters = Arc::clone(&driver.counters);
+        let counters = Arc::clone(&driver.connections.counters);
         Ok((
             driver,
             Opened {

@@ -70,7 +70,7 @@ impl<T: Transport> Calls<T> {
     pub(super) fn new(driver: &Rc<Driver<T>>, channel: u32, inbox: Inbox, wakers: &Wakers) -> Self {
         let count = inbox.permits.count();
         Self {
-            counters: PermitCounters::new(Arc::clone(&driver.counters), count),
+            counters: PermitCounters::new(Arc::clone(&driver.connections.counters), count),
             driver: Rc::clone(driver),
             channel,
             inbox,
@@ -113,7 +113,7 @@ impl<T: Transport> Calls<T> {
     /// Holds requests back after a refusal.
     #[cold]
     pub(super) fn hold_back(&mut self, pushback: Duration) {
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         if pushback.is_zero() || !self.pushback.refused(now, pushback) {
             return;
         }
@@ -128,7 +128,7 @@ impl<T: Transport> Calls<T> {
 
     /// Fails a request whose deadline comes before the server wants calls again.
     fn fail_too_late(&mut self, request: Unsent) {
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         let until = self.pushback.until();
         let wait = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         self.fail(request, Cause::PushedBack { wait });
@@ -144,7 +144,7 @@ impl<T: Transport> Calls<T> {
         if self.backlog.next_deadline().is_none() {
             return;
         }
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         while let Some(request) = self.backlog.pop_expired(now) {
             let latest = connection.latest_error();
             self.fail(request, Cause::DeadlineExceeded { latest });
@@ -161,7 +161,7 @@ impl<T: Transport> Calls<T> {
 
     /// Ends a request that was given up before it was sent.
     fn give_up(&mut self, request: Unsent) {
-        self.driver.counters.cancels.never_sent.add(1);
+        self.driver.connections.counters.cancels.never_sent.add(1);
         self.fail(request, Cause::Cancelled);
     }
 
@@ -201,7 +201,9 @@ impl<T: Transport> Calls<T> {
                     request.counters.drop_one();
                 } else {
                     let code = error.code().number();
-                    request.counters.end(&self.driver.counters, code);
+                    request
+                        .counters
+                        .end(&self.driver.connections.counters, code);
                 }
                 let wakers = state.end(StreamEnd::Failed(error));
                 drop(state);

@@ -81,7 +81,7 @@ impl<T: Transport> SharedPoller<T> {
         new_channels: Receiver<NewChannel>,
         spawner: Rc<dyn Spawner>,
     ) -> Self {
-        state.start(&driver.wakeup, &driver.counters);
+        state.start(&driver.connections.wakeup, &driver.connections.counters);
         Self {
             driver: Rc::new(driver),
             state,
@@ -120,9 +120,9 @@ impl<T: Transport> SharedPoller<T> {
             }
         }
         self.wakers.wake();
-        self.driver.close_all();
+        self.driver.connections.close_all();
         let deadline = Instant::now() + CLOSE_TIME;
-        while !self.driver.is_closed() && Instant::now() < deadline {
+        while !self.driver.connections.is_closed() && Instant::now() < deadline {
             self.driver.turn();
         }
     }
@@ -252,7 +252,7 @@ impl<T: Transport> SharedPoller<T> {
         channel.calls.abandon(abandoned);
         channel.calls.hold_back(pushback);
         for (len, caller) in allocations {
-            caller.send(self.driver.allocate_message(len));
+            caller.send(self.driver.connections.allocate_message(len));
         }
         if !streams.is_empty() {
             channel.calls.submit_streams(streams, &channel.connection);
@@ -270,7 +270,7 @@ impl<T: Transport> SharedPoller<T> {
     /// Settles the calls that have ended. Returns true if there were any.
     #[inline]
     fn settle(&mut self) -> bool {
-        let mut state = self.driver.state.borrow_mut();
+        let mut state = self.driver.connections.state.borrow_mut();
         let links_changed = mem::take(&mut state.links.links_changed);
         if state.links.settled.is_empty() && !links_changed {
             return false;
@@ -291,7 +291,7 @@ impl<T: Transport> SharedPoller<T> {
                 channel.calls.settle(permit.number);
             }
         }
-        let state = &mut *self.driver.state.borrow_mut();
+        let state = &mut *self.driver.connections.state.borrow_mut();
         if state.links.settled.is_empty() {
             state.links.settled = settled;
         }
@@ -343,7 +343,7 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn visit_due(&mut self) {
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         while let Some(number) = self.times.pop_expired(now) {
             if let Some(channel) = self.channels.get_mut(number) {
                 channel.timer = None;
@@ -392,7 +392,7 @@ impl<T: Transport> SharedPoller<T> {
         self.queues.retain(|&listed| listed != number);
         channel.close();
         // Calls of the next channel with this number may have the same permits.
-        let settled = &mut self.driver.state.borrow_mut().links.settled;
+        let settled = &mut self.driver.connections.state.borrow_mut().links.settled;
         settled.retain(|permit| permit.channel != number);
         self.state.release(number);
     }
@@ -401,7 +401,7 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn maintain_queues(&mut self) {
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         let channels = &mut self.channels;
         self.queues.retain(|&number| {
             let Some(channel) = channels.get_mut(number) else {
@@ -418,7 +418,7 @@ impl<T: Transport> SharedPoller<T> {
         if self.state.marks.any() || self.state.is_stopped() || self.behind > 0 {
             return None;
         }
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         let mut until = self.times.next_deadline();
         let mut is_short = false;
         for &number in &self.queues {

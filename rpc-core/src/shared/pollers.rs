@@ -296,7 +296,7 @@ fn run<F: Fabric>(
     };
     state.set_limits(transport.limits(), &pinned);
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    driver.share_receives();
+    driver.connections.share_receives();
     let poller = SharedPoller::new(driver, state, new_channels, Rc::new(dial_threads));
     let _ = opened.send(Ok(()));
     // If another poller's thread has panicked, nothing but the end of all senders tells.

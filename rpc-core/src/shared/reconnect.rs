@@ -137,7 +137,13 @@ impl<T: Transport> Reconnect<T> {
     ) -> Self {
         let was_protected = Arc::clone(&target.connectivity.was_protected);
         Self {
-            dialer: driver.state.borrow().links.transport.dialer(was_protected),
+            dialer: driver
+                .connections
+                .state
+                .borrow()
+                .links
+                .transport
+                .dialer(was_protected),
             driver: Rc::clone(driver),
             target,
             spawner,
@@ -170,7 +176,7 @@ impl<T: Transport> Reconnect<T> {
     pub(super) fn is_unusable(&self) -> bool {
         match self.state {
             ConnectionState::Connected { link, .. } => {
-                !matches!(self.driver.link_state(link), LinkState::Up)
+                !matches!(self.driver.connections.link_state(link), LinkState::Up)
             }
             _ => false,
         }
@@ -215,7 +221,7 @@ impl<T: Transport> Reconnect<T> {
     /// Adopts a connection that was dialed, retires one that has ended, and dials when it is time.
     /// Returns the end of an attempt.
     pub(super) fn maintain(&mut self) -> Option<Attempt> {
-        let clock = &self.driver.clock;
+        let clock = &self.driver.connections.clock;
         let attempt = match &mut self.state {
             ConnectionState::Idle => None,
             &mut ConnectionState::Connected { link, since, .. } => {
@@ -249,14 +255,23 @@ impl<T: Transport> Reconnect<T> {
     fn retire_if_unusable(&mut self, link: LinkKey, since: Instant) {
         // Calls in flight on a link whose server goes away finish on it, while new ones use the next
         // connection. The reference is kept until all calls have been settled, which may take some turns.
-        if self.driver.link_state(link) == LinkState::Up {
+        if self.driver.connections.link_state(link) == LinkState::Up {
             return;
         }
-        let reason = self.driver.close_reason(link).unwrap_or(CloseReason::Local);
+        let reason = self
+            .driver
+            .connections
+            .close_reason(link)
+            .unwrap_or(CloseReason::Local);
         // Others are like attempts that failed: two idle channels would take the last connection of a
         // server from each other without a pause.
-        let age = self.driver.clock.now().saturating_duration_since(since);
-        if self.driver.has_served(link) || age >= self.target.backoff.longest() {
+        let age = self
+            .driver
+            .connections
+            .clock
+            .now()
+            .saturating_duration_since(since);
+        if self.driver.connections.has_served(link) || age >= self.target.backoff.longest() {
             self.target.backoff.succeed();
         }
         let Target { address, index, .. } = &self.target;
@@ -271,7 +286,8 @@ impl<T: Transport> Reconnect<T> {
         }
         let driver = &self.driver;
         self.retiring.retain(|&link| {
-            let is_in_use = driver.calls_in_flight(link) > 0 || driver.streams_open(link) > 0;
+            let is_in_use = driver.connections.calls_in_flight(link) > 0
+                || driver.connections.streams_open(link) > 0;
             if !is_in_use {
                 driver.release_ref(link);
             }
@@ -291,7 +307,7 @@ impl<T: Transport> Reconnect<T> {
             }));
         }
         let progress = Arc::<DialProgress>::default();
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         let (dialed, outcome) = bounded(1);
         self.set_state(ConnectionState::Dialing {
             outcome,
@@ -300,7 +316,10 @@ impl<T: Transport> Reconnect<T> {
         });
         let dialer = Arc::clone(&self.dialer);
         let address = self.target.address.clone();
-        let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
+        let (session, timeout) = (
+            self.driver.connections.client_session(),
+            self.target.connect_timeout,
+        );
         let (state, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
         let handshake = Box::new(move || {
             let dial = || dialer.dial(&address, &session, timeout);
@@ -348,8 +367,11 @@ impl<T: Transport> Reconnect<T> {
 
     fn finish_dial(&mut self, outcome: DialOutcome<T>) -> Attempt {
         let address = &self.target.address;
-        let connected =
-            outcome.and_then(|dialed| self.driver.establish(address, |t| t.adopt(dialed)));
+        let connected = outcome.and_then(|dialed| {
+            self.driver
+                .connections
+                .establish(address, |t| t.adopt(dialed))
+        });
         let connected = match connected {
             Ok(connected) => connected,
             Err(error) => return self.fail(error),
@@ -365,7 +387,7 @@ impl<T: Transport> Reconnect<T> {
         self.set_state(ConnectionState::Connected {
             link: connected.link,
             methods,
-            since: self.driver.clock.now(),
+            since: self.driver.connections.clock.now(),
         });
         self.report_first(Ok(()));
         Attempt::Connected
@@ -393,7 +415,12 @@ impl<T: Transport> Reconnect<T> {
                 "cannot connect to the server; {then}"
             );
         }
-        self.driver.counters.connections.not_connected.add(1);
+        self.driver
+            .connections
+            .counters
+            .connections
+            .not_connected
+            .add(1);
         self.back_off();
         self.report_first(Err(ChannelError::Connect(error)));
         Attempt::Failed
@@ -414,7 +441,7 @@ impl<T: Transport> Reconnect<T> {
             ?delay,
             "waiting before the next attempt to connect"
         );
-        let until = self.driver.clock.now() + delay;
+        let until = self.driver.connections.clock.now() + delay;
         self.set_state(ConnectionState::BackingOff { until });
     }
 
@@ -445,13 +472,14 @@ impl<T: Transport> Reconnect<T> {
         for link in links {
             self.driver.release_ref(link);
             // The link is closed even if streams that were given up await their server's responses.
-            self.driver.close_link(link);
+            self.driver.connections.close_link(link);
         }
     }
 
     /// Returns the number of links that their servers are ending and that still have calls.
     fn going_away(&self) -> usize {
-        let is_open = |link: &&LinkKey| self.driver.link_state(**link) == LinkState::GoingAway;
+        let is_open =
+            |link: &&LinkKey| self.driver.connections.link_state(**link) == LinkState::GoingAway;
         self.retiring.iter().filter(is_open).count()
     }
 

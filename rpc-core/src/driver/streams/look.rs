@@ -10,7 +10,7 @@ use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Permit};
 use super::messages::{OwnFutures, Reader, Stop};
-use super::{Phase, Serving, Streams};
+use super::{Phase, ServedStream, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
@@ -185,7 +185,7 @@ impl Streams {
     fn next_for_answer<T: Transport>(&mut self, key: StreamKey, links: &mut Links<T>) -> Next {
         let stream = &self.entries[key];
         // A request that waits for its turn is answered when it has been counted.
-        let Phase::Serving(Serving {
+        let Phase::Serving(ServedStream {
             answer: Some(_),
             served: Some(_),
             ..

@@ -7,7 +7,7 @@ use super::super::link::Link;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Slot};
 use super::super::tasks::{TaskKey, Tasks};
-use super::{Phase, Serving, Stream};
+use super::{Phase, ServedStream, Stream};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
@@ -162,7 +162,7 @@ impl Stream {
     ) -> bool {
         let call = match self.phase {
             Phase::Sent { call, .. }
-            | Phase::Serving(Serving {
+            | Phase::Serving(ServedStream {
                 call, answer: None, ..
             }) => call,
             _ => return false,
@@ -215,7 +215,7 @@ impl Stream {
         }
         let mut state = self.core.lock();
         let (is_server, task) = match &self.phase {
-            Phase::Serving(Serving { task, .. }) => (true, *task),
+            Phase::Serving(ServedStream { task, .. }) => (true, *task),
             _ => (false, None),
         };
         if is_server && state.inbound.has_ended() {

@@ -34,7 +34,7 @@ pub(super) use self::end::{FailedHandler, LeftStream};
 pub(super) use self::look::Next;
 pub(super) use self::messages::{OwnFutures, Reader};
 pub(crate) use self::open::StreamCapacity;
-use self::stream::{Phase, Serving, Stream};
+use self::stream::{Phase, ServedStream, Stream};
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::links::Links;

@@ -13,7 +13,7 @@ use super::super::link::{Link, LinkKey};
 use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Slot};
-use super::{Phase, Serving, Stream, Streams};
+use super::{Phase, ServedStream, Stream, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
 use crate::peer_memory::Use;
@@ -196,7 +196,7 @@ impl Streams {
         }
         let longest = spec.and_then(|spec| spec.max_request_len);
         let core = StreamCore::of_server(self.kept.take(), self.poller, longest);
-        let phase = Phase::Serving(Serving {
+        let phase = Phase::Serving(ServedStream {
             call,
             served: None,
             task: None,

@@ -57,12 +57,12 @@ pub(super) enum Phase {
     /// Client: the call has ended here. Its response is still to come.
     Abandoned { call: CallId },
     /// Server.
-    Serving(Serving),
+    Serving(ServedStream),
 }
 
 /// The server's part of a stream.
 #[derive(Debug)]
-pub(super) struct Serving {
+pub(super) struct ServedStream {
     pub(super) call: CallId,
     /// Known once the request has been counted.
     pub(super) served: Option<ServedCall>,
@@ -110,7 +110,7 @@ impl Stream {
     }
 
     /// Returns the server's part of a stream.
-    pub(super) fn serving(&mut self) -> Option<&mut Serving> {
+    pub(super) fn serving(&mut self) -> Option<&mut ServedStream> {
         match &mut self.phase {
             Phase::Serving(serving) => Some(serving),
             _ => None,

@@ -66,7 +66,7 @@ impl<T: Transport> Calls<T> {
         request: UnaryRequest,
         connection: &mut Reconnect<T>,
     ) -> Option<UnaryRequest> {
-        let now = self.driver.clock.now();
+        let now = self.driver.connections.clock.now();
         if self.pushback.has_ended(now) {
             // The backlog comes first: this turn sends it.
             return Some(request);
@@ -90,7 +90,7 @@ impl<T: Transport> Calls<T> {
         connection: &Reconnect<T>,
     ) {
         if self.pushback.is_holding() {
-            self.pushback.has_ended(self.driver.clock.now());
+            self.pushback.has_ended(self.driver.connections.clock.now());
         }
         for (number, request) in streams {
             if self.pushback.outlasts(request.deadline()) {
@@ -108,7 +108,7 @@ impl<T: Transport> Calls<T> {
             return self.fail(request, connection.not_connected());
         }
         if let Unsent::Unary(unary) = &request {
-            self.driver.counters.stalls.backlogged.add(1);
+            self.driver.connections.counters.stalls.backlogged.add(1);
             self.records[unary.permit.number as usize] = Record::Backlogged(number);
         }
         self.backlog.push(number, request);
@@ -119,7 +119,7 @@ impl<T: Transport> Calls<T> {
     pub(in super::super) fn send_waiting(&mut self, connection: &mut Reconnect<T>) {
         self.expire(connection);
         if self.pushback.is_holding() {
-            self.pushback.has_ended(self.driver.clock.now());
+            self.pushback.has_ended(self.driver.connections.clock.now());
         }
         let streams = match self.backlog.is_empty(Lane::Unary) {
             true => STREAMS,
@@ -181,7 +181,7 @@ impl<T: Transport> Calls<T> {
             metadata_len: unary.lengths.metadata,
             message_len: unary.lengths.message,
         };
-        let limits = self.driver.send_limits(link);
+        let limits = self.driver.connections.send_limits(link);
         let longest = limits.message_of(unary.method);
         if request.message_len > longest.bytes() {
             let cause = Cause::request_too_long(request.message_len, longest);
@@ -197,12 +197,17 @@ impl<T: Transport> Calls<T> {
         let begun = if let Some(long) = &mut unary.long {
             let EncodedRequest { metadata, message } = &mut **long;
             self.driver
+                .connections
                 .begin_chunks_from(link, &request, metadata, message, origin)
         } else if frame.len() <= self.driver.longest_inline() {
-            self.driver.begin_inline_from(link, &request, frame, origin)
+            self.driver
+                .connections
+                .begin_inline_from(link, &request, frame, origin)
         } else {
             let write = &mut |out: &mut [u8]| out.copy_from_slice(&frame[HEADER_LEN..]);
-            self.driver.begin_long_from(link, &request, write, origin)
+            self.driver
+                .connections
+                .begin_long_from(link, &request, write, origin)
         };
         match begun {
             BeginOutcome::Sent(call) => {
@@ -240,7 +245,7 @@ impl<T: Transport> Calls<T> {
         let Some((link, methods)) = connection.connected() else {
             return Some(Unsent::Stream(core, request));
         };
-        let may_open = match self.driver.stream_capacity(link) {
+        let may_open = match self.driver.connections.stream_capacity(link) {
             StreamCapacity::Free => true,
             StreamCapacity::NoCredit => {
                 // Streams that are open may use every credit as soon as it arrives. After a while, the
@@ -261,7 +266,7 @@ impl<T: Transport> Calls<T> {
         };
         request.method = method;
         request.counters.count(self.counters.of(request.spec));
-        self.driver.open_stream(link, core, request);
+        self.driver.connections.open_stream(link, core, request);
         None
     }
 

@@ -30,13 +30,16 @@ impl<T: Transport> Calls<T> {
         let origin = self.origin(number);
         let driver = &*self.driver;
         let mut long = None;
-        let polled = driver.read_response_from(link, call, deadline, origin, |_, body| {
-            buf.clear();
-            match body {
-                BodyRef::Frame(body) => buf.extend_from_slice(body),
-                BodyRef::Long(response) => long = Some(Box::new(response.clone())),
-            }
-        });
+        let polled =
+            driver
+                .connections
+                .read_response_from(link, call, deadline, origin, |_, body| {
+                    buf.clear();
+                    match body {
+                        BodyRef::Frame(body) => buf.extend_from_slice(body),
+                        BodyRef::Long(response) => long = Some(Box::new(response.clone())),
+                    }
+                });
         let record = &mut self.records[number as usize];
         let outcome = match polled {
             PollOutcome::Pending | PollOutcome::Long => {
@@ -97,7 +100,7 @@ impl<T: Transport> Calls<T> {
                 Record::InFlight {
                     link, call, buf, ..
                 } => {
-                    self.driver.abandon_call(link, call);
+                    self.driver.connections.abandon_call(link, call);
                     let error = CallError::new(Cause::Cancelled, Execution::MayHaveRun);
                     self.finish(CallPermit { number, buf }, Err(error), None);
                 }
@@ -110,7 +113,7 @@ impl<T: Transport> Calls<T> {
     pub(in super::super) fn abandon_all(&self) {
         for record in &self.records {
             if let Record::InFlight { link, call, .. } = record {
-                self.driver.abandon_call(*link, *call);
+                self.driver.connections.abandon_call(*link, *call);
             }
         }
     }

@@ -53,7 +53,7 @@ impl<T: Transport> SteppedPoller<T> {
         let permits = transport.limits().max_in_flight;
         let latency_sampling = transport.limits().latency_sampling;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
-        driver.share_receives();
+        driver.connections.share_receives();
         let (new_channels, receiver) = unbounded();
         Self {
             poller: SharedPoller::new(
@@ -112,7 +112,7 @@ impl<T: Transport> SteppedPoller<T> {
     pub fn expire_deadlines(&mut self) {
         let driver = &self.poller.driver;
         driver.run_in_turn(|| driver.expire_deadlines());
-        driver.wake_collected();
+        driver.connections.wake_collected();
     }
 
     /// Expires deadlines, as a poller does periodically, and settles their calls.
@@ -120,7 +120,7 @@ impl<T: Transport> SteppedPoller<T> {
         let now = self.clock.now();
         self.expire_deadlines();
         let poller = &mut self.poller;
-        poller.driver.state.borrow_mut().on_idle(now);
+        poller.driver.connections.state.borrow_mut().on_idle(now);
         poller.settle();
         poller.visit_due();
         for channel in poller.channels.iter_mut() {
@@ -151,6 +151,13 @@ impl<T: Transport> SteppedPoller<T> {
 
     /// Accesses the transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.poller.driver.state.borrow_mut().links.transport)
+        act(&mut self
+            .poller
+            .driver
+            .connections
+            .state
+            .borrow_mut()
+            .links
+            .transport)
     }
 }
