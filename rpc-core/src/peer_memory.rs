@@ -4,7 +4,7 @@
 //! memory for long messages that arrive. A host may use [`SHARE`] times what it leaves to all others. So one
 //! host uses at most three quarters of it, two that want all have three sevenths each, and something is always
 //! left for a host that uses little. Choudhury and Hahne, "Dynamic Queue Length Thresholds for
-//! Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking, 1998.
+//! SharedByHosts-Memory Packet Switches", IEEE/ACM Transactions on Networking, 1998.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::peer::Host;
 /// A host may use this many times what is left for others.
 const SHARE: u64 = 3;
 
-/// Bytes that are much: malloc may keep so many that are free.
+/// BytesInUse that are much: malloc may keep so many that are free.
 const BURST: u64 = 16 << 20;
 
 /// What the memory is used for.
@@ -29,11 +29,11 @@ pub(crate) enum Use {
     Kept,
 }
 
-/// Bytes by their use.
+/// BytesInUse by their use.
 #[derive(Debug, Default)]
-struct Bytes([AtomicU64; 3]);
+struct BytesInUse([AtomicU64; 3]);
 
-impl Bytes {
+impl BytesInUse {
     fn of(&self, kind: Use) -> u64 {
         // The counts publish nothing else.
         self.0[kind as usize].load(Ordering::Relaxed)
@@ -52,12 +52,12 @@ impl Bytes {
 /// Memory that pollers use on behalf of peers. Pollers that have clones of it share it: mostly, those of a
 /// process.
 #[derive(Clone, Debug, Default)]
-pub struct PeerMemory(Arc<Shared>);
+pub struct PeerMemory(Arc<SharedByHosts>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedByHosts {
     /// What all hosts use.
-    bytes: Bytes,
+    bytes: BytesInUse,
     /// The bytes of the heap that hosts share.
     heap: AtomicU64,
     /// The hosts of connections that are there.
@@ -72,8 +72,8 @@ struct Shared {
 pub(crate) struct HostMemory {
     /// `None` for a connection of which the host is not known: it counts as a host of its own.
     host: Option<Host>,
-    bytes: Bytes,
-    all: Arc<Shared>,
+    bytes: BytesInUse,
+    all: Arc<SharedByHosts>,
 }
 
 impl PeerMemory {
@@ -112,7 +112,7 @@ impl PeerMemory {
     pub(crate) fn of(&self, host: Option<Host>) -> Arc<HostMemory> {
         let new = Arc::new(HostMemory {
             host,
-            bytes: Bytes::default(),
+            bytes: BytesInUse::default(),
             all: Arc::clone(&self.0),
         });
         let Some(host) = host else {
@@ -127,14 +127,14 @@ impl PeerMemory {
     }
 }
 
-impl Shared {
+impl SharedByHosts {
     fn lock(&self) -> MutexGuard<'_, HashMap<Host, Weak<HostMemory>>> {
         // Under this lock only the allocator can panic.
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl SharedByHosts {
     /// Notes that more of the heap is in use, or less.
     fn note_heap(&self, is_more: bool) {
         let (now, peak) = (self.bytes.of(Use::Heap), self.peak.load(Ordering::Relaxed));
@@ -207,7 +207,7 @@ fn is_within_share(own: u64, all: u64, more: u64, capacity: u64) -> bool {
     own.saturating_add(more) <= left.saturating_mul(SHARE)
 }
 
-/// Bytes that are in use. Dropping it gives them back.
+/// BytesInUse that are in use. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Charge {
     /// `None` if nothing is in use.

@@ -23,11 +23,11 @@ pub(crate) struct ConnectionAge {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifetime {
     limits: ConnectionAge,
-    phase: Phase,
+    phase: AgePhase,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum AgePhase {
     /// It is old from this moment on; `None`: never.
     Young(Option<Instant>),
     /// Its client was told, and it is closed at this moment at the latest; `None`: when it is finished.
@@ -52,7 +52,7 @@ impl Lifetime {
         let age = limits.age.as_secs_f64() * (0.9 + 0.2 * uniform);
         // An age beyond the range of the clock is none.
         let age = Duration::try_from_secs_f64(age).ok();
-        let phase = Phase::Young(age.and_then(|age| now.checked_add(age)));
+        let phase = AgePhase::Young(age.and_then(|age| now.checked_add(age)));
         Self { limits, phase }
     }
 
@@ -60,13 +60,13 @@ impl Lifetime {
     /// announced.
     pub(super) fn look(&mut self, now: Instant, is_finished: bool) -> Ageing {
         match self.phase {
-            Phase::Young(Some(end)) if end <= now => {
-                self.phase = Phase::Old(now.checked_add(self.limits.grace));
+            AgePhase::Young(Some(end)) if end <= now => {
+                self.phase = AgePhase::Old(now.checked_add(self.limits.grace));
                 Ageing::GoAway
             }
-            Phase::Old(_) if is_finished => Ageing::Close,
-            Phase::Old(Some(end)) if end <= now => Ageing::Close,
-            Phase::Young(_) | Phase::Old(_) => Ageing::Nothing,
+            AgePhase::Old(_) if is_finished => Ageing::Close,
+            AgePhase::Old(Some(end)) if end <= now => Ageing::Close,
+            AgePhase::Young(_) | AgePhase::Old(_) => Ageing::Nothing,
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
         let (now, age) = (Instant::now(), 1000 * SECOND);
         let ends: Vec<_> = (0..100)
             .map(|_| match begin(age, now).phase {
-                Phase::Young(Some(end)) => end - now,
+                AgePhase::Young(Some(end)) => end - now,
                 other => panic!("{other:?}"),
             })
             .collect();

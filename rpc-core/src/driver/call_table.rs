@@ -28,28 +28,28 @@ use crate::protocol::frame::{CallId, ResponseHead};
 /// Calls by the index in their id. `B` is the transport's receive slot.
 #[derive(Debug)]
 pub(crate) struct CallTable<B> {
-    entries: Vec<Entry<B>>,
+    entries: Vec<CallEntry<B>>,
     free: Vec<u32>,
     has_completed: bool,
 }
 
 /// The parts of a call are kept apart from its phase, so that a call moves none but those that change.
 #[derive(Debug)]
-struct Entry<B> {
+struct CallEntry<B> {
     id: CallId,
-    phase: Phase,
+    phase: CallPhase,
     /// Present only in flight.
     timer: Option<TimerKey>,
     /// Set only in flight.
     waiting: WakeTarget,
-    /// Present only in [`Phase::Responded`].
+    /// Present only in [`CallPhase::Responded`].
     response: Option<Response<B>>,
-    /// Present only in [`Phase::Failed`].
+    /// Present only in [`CallPhase::Failed`].
     error: Option<CallError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CallPhase {
     Free,
     InFlight,
     /// A long response has begun, and is not complete.
@@ -151,7 +151,7 @@ impl<B> CallTable<B> {
             None => self.grow()?,
         };
         let entry = &mut self.entries[index as usize];
-        entry.phase = Phase::InFlight;
+        entry.phase = CallPhase::InFlight;
         // What the entry holds is nothing: it is free. The caller drops it.
         mem::swap(&mut entry.waiting, waiting);
         Some(entry.id)
@@ -164,9 +164,9 @@ impl<B> CallTable<B> {
         if index > CallId::MAX_INDEX {
             return None;
         }
-        self.entries.push(Entry {
+        self.entries.push(CallEntry {
             id: CallId::new(index, 0),
-            phase: Phase::Free,
+            phase: CallPhase::Free,
             timer: None,
             waiting: WakeTarget::None,
             response: None,
@@ -177,7 +177,7 @@ impl<B> CallTable<B> {
 
     /// Returns the entry of a call, unless the call has ended.
     #[inline]
-    fn entry(&mut self, id: CallId) -> Option<&mut Entry<B>> {
+    fn entry(&mut self, id: CallId) -> Option<&mut CallEntry<B>> {
         let entry = self.entries.get_mut(id.index());
         entry.filter(|entry| entry.id == id)
     }
@@ -210,17 +210,17 @@ impl<B> CallTable<B> {
             return ResponseOutcome::UnknownCall(body);
         };
         let awaited = match body {
-            Body::Long(_) => Phase::Receiving,
-            Body::Slot(_) | Body::Copied(_) => Phase::InFlight,
+            Body::Long(_) => CallPhase::Receiving,
+            Body::Slot(_) | Body::Copied(_) => CallPhase::InFlight,
         };
         if entry.phase == awaited {
-            entry.phase = Phase::Responded;
+            entry.phase = CallPhase::Responded;
             entry.response = Some(Response { head, body });
             ResponseOutcome::Completed {
                 waiting: mem::take(&mut entry.waiting),
                 timer: entry.timer.take(),
             }
-        } else if entry.phase == Phase::Abandoned {
+        } else if entry.phase == CallPhase::Abandoned {
             self.release(id);
             ResponseOutcome::Abandoned(body)
         } else {
@@ -239,11 +239,11 @@ impl<B> CallTable<B> {
         let unknown = ProtocolError::UnknownCall { call: id };
         let entry = self.entry(id).ok_or(unknown)?;
         match entry.phase {
-            Phase::InFlight if !matches!(entry.waiting, WakeTarget::Stream(_)) => {
-                entry.phase = Phase::Receiving;
+            CallPhase::InFlight if !matches!(entry.waiting, WakeTarget::Stream(_)) => {
+                entry.phase = CallPhase::Receiving;
                 Ok(true)
             }
-            Phase::Abandoned => {
+            CallPhase::Abandoned => {
                 self.release(id);
                 Ok(false)
             }
@@ -255,10 +255,10 @@ impl<B> CallTable<B> {
     /// timer.
     pub(crate) fn fail(&mut self, id: CallId, error: CallError) -> (WakeTarget, Option<TimerKey>) {
         let entry = self.entry(id);
-        let Some(entry) = entry.filter(|entry| entry.phase == Phase::Receiving) else {
+        let Some(entry) = entry.filter(|entry| entry.phase == CallPhase::Receiving) else {
             unreachable!("the response of {id:?} is wanted until the call has ended");
         };
-        entry.phase = Phase::Failed;
+        entry.phase = CallPhase::Failed;
         entry.error = Some(error);
         (mem::take(&mut entry.waiting), entry.timer.take())
     }
@@ -266,7 +266,7 @@ impl<B> CallTable<B> {
     /// Returns true if no response to a call has begun to arrive.
     pub(crate) fn is_in_flight(&self, id: CallId) -> bool {
         let entry = self.entries.get(id.index());
-        entry.is_some_and(|entry| entry.id == id && entry.phase == Phase::InFlight)
+        entry.is_some_and(|entry| entry.id == id && entry.phase == CallPhase::InFlight)
     }
 
     /// Returns the head of a call's response and its metadata and message, if they are in a frame and
@@ -321,7 +321,7 @@ impl<B> CallTable<B> {
     /// Sets the target to wake when a pending call ends. Returns the target that this one replaces.
     pub(crate) fn set_wake_target(&mut self, id: CallId, target: WakeTarget) -> WakeTarget {
         match self.entry(id) {
-            Some(entry) if matches!(entry.phase, Phase::InFlight | Phase::Receiving) => {
+            Some(entry) if matches!(entry.phase, CallPhase::InFlight | CallPhase::Receiving) => {
                 mem::replace(&mut entry.waiting, target)
             }
             _ => target,
@@ -342,14 +342,14 @@ impl<B> CallTable<B> {
         let abandoned = Abandoned {
             response: entry.response.take(),
             timer: entry.timer.take(),
-            was_in_flight: entry.phase == Phase::InFlight,
-            was_receiving: entry.phase == Phase::Receiving,
+            was_in_flight: entry.phase == CallPhase::InFlight,
+            was_receiving: entry.phase == CallPhase::Receiving,
             waiting: mem::take(&mut entry.waiting),
         };
         entry.error = None;
-        if entry.phase == Phase::InFlight {
-            entry.phase = Phase::Abandoned;
-        } else if entry.phase != Phase::Abandoned {
+        if entry.phase == CallPhase::InFlight {
+            entry.phase = CallPhase::Abandoned;
+        } else if entry.phase != CallPhase::Abandoned {
             self.release(id);
         }
         abandoned
@@ -367,7 +367,7 @@ impl<B> CallTable<B> {
     /// Removes a call that is a stream, which has ended.
     pub(crate) fn end_stream(&mut self, id: CallId) {
         if let Some(entry) = self.entry(id)
-            && entry.phase == Phase::InFlight
+            && entry.phase == CallPhase::InFlight
         {
             entry.waiting = WakeTarget::None;
             self.release(id);
@@ -378,7 +378,7 @@ impl<B> CallTable<B> {
     /// fired.
     pub(crate) fn expire(&mut self, id: CallId) -> WakeTarget {
         match self.entry(id) {
-            Some(entry) if matches!(entry.phase, Phase::InFlight | Phase::Receiving) => {
+            Some(entry) if matches!(entry.phase, CallPhase::InFlight | CallPhase::Receiving) => {
                 entry.timer = None;
                 mem::take(&mut entry.waiting)
             }
@@ -399,20 +399,20 @@ impl<B> CallTable<B> {
             let entry = &mut self.entries[index];
             match entry.phase {
                 // The driver ends it by itself.
-                Phase::InFlight if matches!(entry.waiting, WakeTarget::Stream(_)) => {}
-                Phase::InFlight | Phase::Receiving => {
+                CallPhase::InFlight if matches!(entry.waiting, WakeTarget::Stream(_)) => {}
+                CallPhase::InFlight | CallPhase::Receiving => {
                     // A long response that has begun has used its receive.
-                    unanswered += u32::from(entry.phase == Phase::InFlight);
-                    entry.phase = Phase::Failed;
+                    unanswered += u32::from(entry.phase == CallPhase::InFlight);
+                    entry.phase = CallPhase::Failed;
                     entry.error = Some(error.clone());
                     left(mem::take(&mut entry.waiting), entry.timer.take());
                 }
-                Phase::Abandoned => {
+                CallPhase::Abandoned => {
                     let id = entry.id;
                     unanswered += 1;
                     self.release(id);
                 }
-                Phase::Free | Phase::Responded | Phase::Failed => {}
+                CallPhase::Free | CallPhase::Responded | CallPhase::Failed => {}
             }
         }
         unanswered
@@ -446,7 +446,7 @@ impl<B> CallTable<B> {
     #[inline]
     fn release(&mut self, id: CallId) {
         let entry = &mut self.entries[id.index()];
-        entry.phase = Phase::Free;
+        entry.phase = CallPhase::Free;
         // The next call in this entry gets another id, so that a late response to this call matches
         // nothing.
         let index = id.index() as u32;
@@ -458,18 +458,18 @@ impl<B> CallTable<B> {
     /// Returns the number of receives that are promised to unary calls, or hold their responses.
     #[cfg(debug_assertions)]
     pub(crate) fn receives(&self) -> u32 {
-        let holds = |entry: &&Entry<B>| match entry.phase {
+        let holds = |entry: &&CallEntry<B>| match entry.phase {
             // A stream's response takes a receive of the window.
-            Phase::InFlight => !matches!(entry.waiting, WakeTarget::Stream(_)),
-            Phase::Abandoned => true,
-            Phase::Responded => matches!(
+            CallPhase::InFlight => !matches!(entry.waiting, WakeTarget::Stream(_)),
+            CallPhase::Abandoned => true,
+            CallPhase::Responded => matches!(
                 entry.response,
                 Some(Response {
                     body: Body::Slot(_),
                     ..
                 })
             ),
-            Phase::Free | Phase::Receiving | Phase::Failed => false,
+            CallPhase::Free | CallPhase::Receiving | CallPhase::Failed => false,
         };
         self.entries.iter().filter(holds).count() as u32
     }

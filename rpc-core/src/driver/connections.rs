@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::State;
+use super::DriverState;
 use super::age::ConnectionAge;
 use super::block_on_waker::BlockOnWaker;
 use super::body::Body;
@@ -30,7 +30,7 @@ use crate::transport::{ConnectError, Connected, Transport};
 
 /// The connections of a poller, with all that is on its way over them, for its calls and for its handlers.
 pub(crate) struct Connections<T: Transport> {
-    pub(crate) state: RefCell<State<T>>,
+    pub(crate) state: RefCell<DriverState<T>>,
     pub(crate) clock: Clock,
     /// The waker of `block_on`.
     pub(crate) block_on_waker: BlockOnWaker,
@@ -191,7 +191,7 @@ impl<T: Transport> Connections<T> {
 
     /// Wakes the caller of a call that has ended.
     #[inline(always)]
-    pub(super) fn wake_caller(&self, mut state: RefMut<'_, State<T>>, caller: WakeTarget) {
+    pub(super) fn wake_caller(&self, mut state: RefMut<'_, DriverState<T>>, caller: WakeTarget) {
         match caller {
             WakeTarget::BlockOn => self.block_on_waker.wake(),
             WakeTarget::Permit(permit) => state.links.settled.push(permit),

@@ -1,6 +1,6 @@
 //! Frames that need nothing but the state: the responses of calls, flags, and control frames.
 
-use super::State;
+use super::DriverState;
 use super::body::{Body, Response};
 use super::call_table::{ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::LinkKey;
@@ -14,7 +14,7 @@ use crate::protocol::frame::{
 use crate::status::Status;
 use crate::transport::Transport;
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DriverState<T> {
     /// Handles a control frame whose header has been validated. Returns the calls that the client
     /// has cancelled.
     #[cold]

@@ -62,7 +62,7 @@ pub(crate) struct Link<B> {
     /// Client: a call had got its response when the connection ended.
     pub(super) has_served: bool,
     /// The time since which no call was begun, according to the checks by
-    /// [`State::on_idle`](super::State::on_idle).
+    /// [`DriverState::on_idle`](super::DriverState::on_idle).
     pub(crate) idle_since: Option<Instant>,
     /// The time since which the peer has sent no request and no message, and no call was in flight,
     /// according to [`note_use`](Self::note_use). Only on the server's side.

@@ -63,7 +63,7 @@ pub(crate) struct Links<T: Transport> {
     /// windows leave this part of the budget free.
     pub(super) expected_connections: u32,
     pub(super) initial_window: u32,
-    /// Time of the latest check by [`State::on_idle`](super::State::on_idle).
+    /// Time of the latest check by [`DriverState::on_idle`](super::DriverState::on_idle).
     pub(super) idle_checked_at: Option<Instant>,
     /// True once the server has begun to shut down.
     pub(super) going_away: bool,

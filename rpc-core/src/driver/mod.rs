@@ -99,7 +99,7 @@ pub(crate) struct Driver<T: Transport> {
 
 /// The state that is borrowed between calls of application code. Each part changes only those before
 /// it: what one part has to tell a later one, it returns.
-pub(crate) struct State<T: Transport> {
+pub(crate) struct DriverState<T: Transport> {
     pub(crate) links: Links<T>,
     pub(super) bodies: Bodies<T>,
     pub(super) streams: Streams,
@@ -140,7 +140,7 @@ impl<T: Transport> Driver<T> {
             transport.limits(),
             transport.counter_reader(),
         ));
-        let state = State {
+        let state = DriverState {
             links: Links::new(
                 transport,
                 Arc::clone(&counters),

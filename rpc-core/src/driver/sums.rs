@@ -4,7 +4,7 @@
 //! from its sum means that something was lost, or is held for nothing: a receive that no peer is promised
 //! any more, memory that nobody frees, a list that names what is gone.
 
-use super::State;
+use super::DriverState;
 use super::link::Link;
 use super::link_streams::StreamKey;
 use crate::transport::Transport;
@@ -16,7 +16,7 @@ const FEW: usize = 16;
 /// One in this many turns has its sums checked if there is more.
 const TURNS_PER_CHECK: u64 = 32;
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DriverState<T> {
     /// Checks the sums.
     ///
     /// # Panics

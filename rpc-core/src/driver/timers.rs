@@ -17,7 +17,7 @@ pub(crate) struct TimerKey {
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     /// Ordered as a binary heap by deadline: `heap[i] ≤ heap[2i + 1], heap[2i + 2]`.
-    heap: Vec<Entry<T>>,
+    heap: Vec<TimerEntry<T>>,
     /// By the index of a key.
     places: Vec<Place>,
     free: Vec<u32>,
@@ -31,7 +31,7 @@ struct Place {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct TimerEntry<T> {
     deadline: Instant,
     index: u32,
     target: T,
@@ -63,7 +63,7 @@ impl<T> Timers<T> {
             (self.places.len() - 1) as u32
         });
         let last = self.heap.len();
-        self.heap.push(Entry {
+        self.heap.push(TimerEntry {
             deadline,
             index,
             target,

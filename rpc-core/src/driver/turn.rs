@@ -19,7 +19,7 @@ use std::cell::Cell;
 use super::arrivals::{Arrival, TURNS_PER_CLOCK};
 #[cfg(doc)]
 use super::outbox::{Missing, Outbox};
-use super::{Driver, State, TimerTarget};
+use super::{Driver, DriverState, TimerTarget};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{Event, Transport};
 
@@ -228,7 +228,7 @@ impl<T: Transport> Driver<T> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DriverState<T> {
     /// Returns true if anything waits for a turn besides the events of the transport.
     #[inline]
     fn has_deferred_work(&self) -> bool {

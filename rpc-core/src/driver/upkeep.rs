@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::State;
+use super::DriverState;
 use super::age::{Ageing, LOOK_EVERY};
 use crate::transport::Transport;
 
@@ -17,7 +17,7 @@ const SHORT_SLEEP: Duration = Duration::from_millis(1);
 /// Longest sleep of any poller, so that idle connections are maintained periodically.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DriverState<T> {
     /// Ends the connections that are old, and gives the surplus credits of idle ones back to their
     /// peers: a client connection on which no call has started for a while returns its credits above
     /// the initial window, so that other clients can use them. A server's connection on which no stream

@@ -76,7 +76,7 @@ pub(super) fn tell(services: &[Arc<dyn Service>], step: fn(&dyn Service)) {
 /// The shutdown state of a poller.
 #[derive(Debug)]
 pub(crate) struct ShuttingDown {
-    phase: Phase,
+    phase: ShutdownPhase,
     /// Time at which the phase ends even if work remains.
     deadline: Option<Instant>,
     close: Duration,
@@ -85,7 +85,7 @@ pub(crate) struct ShuttingDown {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ShutdownPhase {
     Finishing,
     Rejecting,
     Closing,
@@ -98,7 +98,7 @@ impl ShuttingDown {
         driver.connections.go_away();
         let now = driver.connections.clock.now();
         Self {
-            phase: Phase::Finishing,
+            phase: ShutdownPhase::Finishing,
             deadline: now.checked_add(shutdown.finish),
             close: shutdown.close,
             latest: now,
@@ -112,10 +112,10 @@ impl ShuttingDown {
         if found_any {
             self.latest = now;
         }
-        while self.phase != Phase::Complete && self.is_done(driver, now) {
+        while self.phase != ShutdownPhase::Complete && self.is_done(driver, now) {
             self.enter_next(driver, now);
         }
-        self.phase == Phase::Complete
+        self.phase == ShutdownPhase::Complete
     }
 
     fn is_done<T: Transport>(&self, driver: &Driver<T>, now: Instant) -> bool {
@@ -124,27 +124,27 @@ impl ShuttingDown {
         }
         let is_quiet = now.duration_since(self.latest) >= QUIET_PERIOD;
         match self.phase {
-            Phase::Finishing | Phase::Rejecting => {
+            ShutdownPhase::Finishing | ShutdownPhase::Rejecting => {
                 !driver.is_serving() && (is_quiet || driver.connections.are_clients_finished())
             }
-            Phase::Closing => driver.connections.is_closed(),
-            Phase::Complete => true,
+            ShutdownPhase::Closing => driver.connections.is_closed(),
+            ShutdownPhase::Complete => true,
         }
     }
 
     fn enter_next<T: Transport>(&mut self, driver: &Driver<T>, now: Instant) {
         let (next, time) = match self.phase {
-            Phase::Finishing => {
+            ShutdownPhase::Finishing => {
                 driver.serving.reject_calls(&driver.connections);
-                (Phase::Rejecting, self.close)
+                (ShutdownPhase::Rejecting, self.close)
             }
-            Phase::Rejecting => {
+            ShutdownPhase::Rejecting => {
                 driver.connections.close_all();
-                (Phase::Closing, CLOSING_TIME)
+                (ShutdownPhase::Closing, CLOSING_TIME)
             }
-            Phase::Closing | Phase::Complete => {
+            ShutdownPhase::Closing | ShutdownPhase::Complete => {
                 driver.serving.discard_all_tasks(&driver.connections);
-                (Phase::Complete, Duration::ZERO)
+                (ShutdownPhase::Complete, Duration::ZERO)
             }
         };
         self.phase = next;

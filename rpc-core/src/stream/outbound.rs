@@ -160,8 +160,7 @@ impl Outbound {
         if self.has_ended {
             return Some(None);
         }
-        let has_room = self.queued < self.most_queued();
-        has_room.then_some(Some(FrameRoom {
+        self.has_room().then_some(Some(FrameRoom {
             bytes: self.frame_room,
             coalesces: self.coalesces,
             longest_message: self.longest_message,
@@ -173,12 +172,13 @@ impl Outbound {
         QUEUED_FRAMES * self.frame_room
     }
 
-    /// Returns the number of queued bytes from which on nothing more is queued: those of one frame if its
-    /// host may use no more memory.
-    fn most_queued(&self) -> usize {
-        match self.charge.is_at_heap_limit() {
-            true => self.frame_room.min(1),
-            false => self.capacity(),
+    /// Returns true if another frame may be queued: always the first, and if its host may use more memory,
+    /// further ones.
+    fn has_room(&self) -> bool {
+        match self.queued {
+            // None before the stream is attached.
+            0 => self.frame_room > 0,
+            queued => queued < self.capacity() && !self.charge.is_at_heap_limit(),
         }
     }
 
@@ -196,7 +196,7 @@ impl Outbound {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        if self.queued >= self.most_queued() {
+        if !self.has_room() {
             return PushOutcome::Full;
         }
         self.queued += batch.len();
@@ -223,7 +223,7 @@ impl Outbound {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        if self.queued >= self.most_queued() {
+        if !self.has_room() {
             return PushOutcome::Full;
         }
         if let Some(message) = message.take() {
@@ -344,7 +344,8 @@ impl Outbound {
         self.queued -= bytes.len();
         let skipped = bytes.len() - frame.message_len;
         messages.copy_from_slice(&bytes[skipped..]);
-        if self.spare.len() < SPARE_CHUNKS && !self.charge.is_at_heap_limit() {
+        let is_only = self.spare.is_empty() && self.chunks.is_empty();
+        if is_only || self.spare.len() < SPARE_CHUNKS && !self.charge.is_at_heap_limit() {
             bytes.clear();
             self.spare.push(bytes);
         }

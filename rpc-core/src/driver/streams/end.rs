@@ -10,7 +10,7 @@ use super::super::links::Links;
 use super::super::outbox::{Class, Permit};
 use super::super::responses::{Blocked, BlockedResponse};
 use super::super::tasks::{IncomingCall, TaskKey};
-use super::{Phase, Streams};
+use super::{StreamPhase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::LongMessage;
 use crate::protocol::connection::ProtocolError;
@@ -78,8 +78,8 @@ impl Streams {
         let key = self.stream_of(links, link, call).ok_or(unknown)?;
         let stream = &mut self.entries[key];
         match &stream.phase {
-            Phase::Sent { call, counters } => {
-                stream.phase = Phase::Answered {
+            StreamPhase::Sent { call, counters } => {
+                stream.phase = StreamPhase::Answered {
                     call: *call,
                     counters: counters.clone(),
                     code: header.selector,
@@ -87,7 +87,7 @@ impl Streams {
                 stream.abandon_sending(links, &mut bodies.sending);
                 Ok(Some(key))
             }
-            Phase::Abandoned { .. } => {
+            StreamPhase::Abandoned { .. } => {
                 self.remove(key, links, bodies);
                 Ok(None)
             }
@@ -118,7 +118,7 @@ impl Streams {
         bodies: &mut Bodies<T>,
     ) {
         let stream = &self.entries[key];
-        if let Phase::Answered { counters, code, .. } = &stream.phase
+        if let StreamPhase::Answered { counters, code, .. } = &stream.phase
             && stream.receiving.is_empty()
         {
             counters.end(&links.counters, *code);
@@ -140,21 +140,21 @@ impl Streams {
             Some(error) => counters.end(&links.counters, error.code().number()),
             None => counters.drop_one(),
         };
-        let is_opening = matches!(stream.phase, Phase::Opening(_));
+        let is_opening = matches!(stream.phase, StreamPhase::Opening(_));
         let sent = match &stream.phase {
-            Phase::Opening(request) => {
+            StreamPhase::Opening(request) => {
                 count(&request.counters);
                 None
             }
-            Phase::Answered { counters, .. } => {
+            StreamPhase::Answered { counters, .. } => {
                 count(counters);
                 None
             }
-            Phase::Sent { call, counters } => {
+            StreamPhase::Sent { call, counters } => {
                 count(counters);
                 Some(*call)
             }
-            Phase::Abandoned { .. } | Phase::Serving(_) => return,
+            StreamPhase::Abandoned { .. } | StreamPhase::Serving(_) => return,
         };
         if let Some(timer) = stream.timer.take() {
             links.timers.cancel(timer);
@@ -170,7 +170,7 @@ impl Streams {
             links.counters.cancels.never_sent.add(never_sent.into());
             return self.remove(key, links, bodies);
         };
-        stream.phase = Phase::Abandoned { call };
+        stream.phase = StreamPhase::Abandoned { call };
         let link = stream.link;
         links.cancel_call(link, call);
     }
@@ -187,19 +187,19 @@ impl Streams {
         let task = self.take_task(key);
         let stream = &mut self.entries[key];
         let execution = match &stream.phase {
-            Phase::Opening(_) => Execution::NeverSent,
+            StreamPhase::Opening(_) => Execution::NeverSent,
             _ => Execution::MayHaveRun,
         };
         let error = CallError::new(Cause::Disconnected(reason.clone()), execution);
         let code = error.code().number();
         let mut answer = None;
         match &mut stream.phase {
-            Phase::Opening(request) => request.counters.end(&links.counters, code),
-            Phase::Sent { counters, .. } | Phase::Answered { counters, .. } => {
+            StreamPhase::Opening(request) => request.counters.end(&links.counters, code),
+            StreamPhase::Sent { counters, .. } | StreamPhase::Answered { counters, .. } => {
                 counters.end(&links.counters, code);
             }
-            Phase::Abandoned { .. } => {}
-            Phase::Serving(serving) => answer = serving.answer.take(),
+            StreamPhase::Abandoned { .. } => {}
+            StreamPhase::Serving(serving) => answer = serving.answer.take(),
         }
         // Their bodies have ended with the connection.
         stream.sending.clear();
@@ -225,7 +225,7 @@ impl Streams {
         if stream.phase.is_client() {
             stream.abandon_sending(links, &mut bodies.sending);
         }
-        if let Phase::Opening(request) = &mut stream.phase {
+        if let StreamPhase::Opening(request) = &mut stream.phase {
             bodies.sending.discard(mem::take(&mut request.message));
         }
         if let Some(timer) = stream.timer {
@@ -235,11 +235,13 @@ impl Streams {
         let link = &mut links[stream.link];
         link.streams.open -= 1;
         match &stream.phase {
-            Phase::Opening(_) => {}
-            Phase::Sent { call, .. } | Phase::Answered { call, .. } | Phase::Abandoned { call } => {
+            StreamPhase::Opening(_) => {}
+            StreamPhase::Sent { call, .. }
+            | StreamPhase::Answered { call, .. }
+            | StreamPhase::Abandoned { call } => {
                 link.calls.end_stream(*call);
             }
-            Phase::Serving(serving) => {
+            StreamPhase::Serving(serving) => {
                 link.streams.end_served(serving.call);
                 // A part of the handler may live on in a task of its own.
                 let error = CallError::new(Cause::Cancelled, Execution::Answered);
@@ -408,11 +410,11 @@ impl Streams {
         let stream = &mut self.entries[key];
         stream.timer = None;
         let execution = match &stream.phase {
-            Phase::Serving(_) => return true,
-            Phase::Opening(_) => Execution::NeverSent,
-            Phase::Sent { .. } | Phase::Answered { .. } | Phase::Abandoned { .. } => {
-                Execution::MayHaveRun
-            }
+            StreamPhase::Serving(_) => return true,
+            StreamPhase::Opening(_) => Execution::NeverSent,
+            StreamPhase::Sent { .. }
+            | StreamPhase::Answered { .. }
+            | StreamPhase::Abandoned { .. } => Execution::MayHaveRun,
         };
         let error = CallError::new(Cause::DeadlineExceeded { latest: None }, execution);
         self.abandon(key, links, bodies, Some(error));

@@ -16,8 +16,8 @@ use super::super::link_bodies::{IncomingKey, TransferKey};
 use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing};
-use super::messages::Stop;
-use super::{Phase, Stream};
+use super::messages::StopSending;
+use super::{Stream, StreamPhase};
 use crate::codec::LongMessage;
 use crate::protocol::connection::{MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, ONE_MESSAGE};
@@ -44,7 +44,7 @@ impl Stream {
         key: StreamKey,
         links: &mut Links<T>,
         sending: &mut Sending,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopSending> {
         let Some(call) = self.phase.call() else {
             unreachable!("a stream that is not open sends nothing");
         };
@@ -54,17 +54,17 @@ impl Stream {
             false => 1,
         };
         if self.sending.len() >= most {
-            return Err(Stop::AwaitsTransfer);
+            return Err(StopSending::AwaitsTransfer);
         }
         if of_link >= LONG_OF_STREAMS {
-            return Err(Stop::Missing(Missing::Slot));
+            return Err(StopSending::Missing(Missing::Slot));
         }
         let (on, class) = (self.link, Class::Message);
-        let permit = links.permit(class, on).map_err(Stop::Missing)?;
+        let permit = links.permit(class, on).map_err(StopSending::Missing)?;
         let taken = self.core.lock().outbound.take_long();
         // The application may have given the call up since.
         let Some((frame, mut message)) = taken else {
-            return Err(Stop::Missing(Missing::Connection));
+            return Err(StopSending::Missing(Missing::Connection));
         };
         permit.hold();
         let begin = |link: &mut Link<_>| {
@@ -86,7 +86,7 @@ impl Stream {
             }
             Err(missing) => {
                 self.core.lock().outbound.put_back(frame, message);
-                Err(Stop::Missing(missing))
+                Err(StopSending::Missing(missing))
             }
         }
     }
@@ -108,7 +108,7 @@ impl Stream {
         incoming: IncomingKey,
     ) -> Result<bool, ProtocolError> {
         let call = header.call;
-        if let Phase::Answered { .. } = self.phase {
+        if let StreamPhase::Answered { .. } = self.phase {
             return Err(ProtocolError::UnknownCall { call });
         }
         self.was_used = true;

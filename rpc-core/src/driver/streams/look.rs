@@ -9,8 +9,8 @@ use super::super::link::LinkKey;
 use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Permit};
-use super::messages::{OwnFutures, Reader, Stop};
-use super::{Phase, ServedStream, Streams};
+use super::messages::{OwnFutures, Reader, StopSending};
+use super::{ServedStream, StreamPhase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
@@ -81,9 +81,9 @@ impl Streams {
             }
         }
         let is_open = match &self.entries[key].phase {
-            Phase::Sent { .. } | Phase::Serving(_) => true,
-            Phase::Answered { .. } | Phase::Abandoned { .. } => false,
-            Phase::Opening(_) => self.open(key, links, bodies),
+            StreamPhase::Sent { .. } | StreamPhase::Serving(_) => true,
+            StreamPhase::Answered { .. } | StreamPhase::Abandoned { .. } => false,
+            StreamPhase::Opening(_) => self.open(key, links, bodies),
         };
         if !is_open {
             return Next::Nothing;
@@ -93,7 +93,7 @@ impl Streams {
         let stop = loop {
             let looked = stream.send_messages(links, memory);
             owes_grant |= looked.owes_grant;
-            let Stop::Long = looked.stop else {
+            let StopSending::Long = looked.stop else {
                 break looked.stop;
             };
             if let Err(stop) = stream.send_long(key, links, &mut bodies.sending) {
@@ -105,15 +105,15 @@ impl Streams {
             links.owe(link);
         }
         match stop {
-            Stop::Drained => return self.next_for_answer(key, links),
-            Stop::AwaitsWindow | Stop::AwaitsTransfer | Stop::Long => {}
-            Stop::Turn => {
+            StopSending::Drained => return self.next_for_answer(key, links),
+            StopSending::AwaitsWindow | StopSending::AwaitsTransfer | StopSending::Long => {}
+            StopSending::Turn => {
                 self.has_more = true;
                 self.to_look.insert(key);
             }
-            Stop::NoMemory => return Next::Fail(no_memory()),
-            Stop::Cancelled => self.abandon(key, links, bodies, None),
-            Stop::Missing(missing) => match missing {
+            StopSending::NoMemory => return Next::Fail(no_memory()),
+            StopSending::Cancelled => self.abandon(key, links, bodies, None),
+            StopSending::Missing(missing) => match missing {
                 Missing::Connection => {}
                 Missing::Credit => links.stall(link, key),
                 Missing::Length { limit } => self.fail_too_long(key, links, bodies, limit),
@@ -138,7 +138,7 @@ impl Streams {
         let stream = &mut self.entries[key];
         let mut core = stream.core.lock();
         core.begin_look();
-        let is_answered = matches!(stream.phase, Phase::Answered { .. });
+        let is_answered = matches!(stream.phase, StreamPhase::Answered { .. });
         let is_cancelled = is_answered && core.is_cancelled();
         let is_discarded = core.inbound.is_discarded();
         drop(core);
@@ -185,7 +185,7 @@ impl Streams {
     fn next_for_answer<T: Transport>(&mut self, key: StreamKey, links: &mut Links<T>) -> Next {
         let stream = &self.entries[key];
         // A request that waits for its turn is answered when it has been counted.
-        let Phase::Serving(ServedStream {
+        let StreamPhase::Serving(ServedStream {
             answer: Some(_),
             served: Some(_),
             ..

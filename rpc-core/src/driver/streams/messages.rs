@@ -7,7 +7,7 @@ use super::super::link::Link;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Slot};
 use super::super::tasks::{TaskKey, Tasks};
-use super::{Phase, ServedStream, Stream};
+use super::{ServedStream, Stream, StreamPhase};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
@@ -22,13 +22,13 @@ const FRAMES_PER_LOOK: u64 = 16;
 
 /// What a look at a stream has found.
 pub(super) struct Looked {
-    pub(super) stop: Stop,
+    pub(super) stop: StopSending,
     /// The stream owes a grant that no message has carried.
     pub(super) owes_grant: bool,
 }
 
 /// The reason that no further message of a stream is sent.
-pub(super) enum Stop {
+pub(super) enum StopSending {
     /// All are sent.
     Drained,
     /// The peer's window does not allow the next one.
@@ -94,30 +94,30 @@ impl Stream {
         core.begin_look();
         let slot_len = transport.limits().slot_len;
         let (mut frames, mut sent) = (0, 0);
-        let is_client = matches!(self.phase, Phase::Sent { .. });
+        let is_client = matches!(self.phase, StreamPhase::Sent { .. });
         let stop = loop {
             if is_client && core.is_cancelled() {
-                break Stop::Cancelled;
+                break StopSending::Cancelled;
             }
             if core.inbound.take_lack_of_memory() {
-                break Stop::NoMemory;
+                break StopSending::NoMemory;
             }
             let Some(next) = core.outbound.next_frame() else {
                 break match core.outbound.is_empty() {
-                    true => Stop::Drained,
-                    false => Stop::AwaitsWindow,
+                    true => StopSending::Drained,
+                    false => StopSending::AwaitsWindow,
                 };
             };
             if frames == FRAMES_PER_LOOK || sent >= slot_len {
-                break Stop::Turn;
+                break StopSending::Turn;
             }
             if next.is_long {
-                break Stop::Long;
+                break StopSending::Long;
             }
             let len = HEADER_LEN + next.metadata_len + next.message_len;
             let permit = match outbox.permit(Class::Message, link, transport) {
                 Ok(permit) => permit,
-                Err(missing) => break Stop::Missing(missing),
+                Err(missing) => break StopSending::Missing(missing),
             };
             let write = |link: &mut Link<_>, frame: &mut [u8]| {
                 let flags = match next.is_last {
@@ -139,7 +139,7 @@ impl Stream {
                 false => permit.send(Slot::Of(len), write),
             };
             if let Err(missing) = outcome {
-                break Stop::Missing(missing);
+                break StopSending::Missing(missing);
             }
             frames += 1;
             sent += len;
@@ -161,8 +161,8 @@ impl Stream {
         frame: &mut [u8],
     ) -> bool {
         let call = match self.phase {
-            Phase::Sent { call, .. }
-            | Phase::Serving(ServedStream {
+            StreamPhase::Sent { call, .. }
+            | StreamPhase::Serving(ServedStream {
                 call, answer: None, ..
             }) => call,
             _ => return false,
@@ -200,7 +200,7 @@ impl Stream {
         own: &OwnFutures<'_>,
     ) -> Result<Delivered, ProtocolError> {
         let call = header.call;
-        if let Phase::Answered { .. } = self.phase {
+        if let StreamPhase::Answered { .. } = self.phase {
             return Err(ProtocolError::UnknownCall { call });
         }
         self.was_used = true;
@@ -215,7 +215,7 @@ impl Stream {
         }
         let mut state = self.core.lock();
         let (is_server, task) = match &self.phase {
-            Phase::Serving(ServedStream { task, .. }) => (true, *task),
+            StreamPhase::Serving(ServedStream { task, .. }) => (true, *task),
             _ => (false, None),
         };
         if is_server && state.inbound.has_ended() {

@@ -34,7 +34,7 @@ pub(super) use self::end::{FailedHandler, LeftStream};
 pub(super) use self::look::Next;
 pub(super) use self::messages::{OwnFutures, Reader};
 pub(crate) use self::open::StreamCapacity;
-use self::stream::{Phase, ServedStream, Stream};
+use self::stream::{ServedStream, Stream, StreamPhase};
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::links::Links;
@@ -273,7 +273,7 @@ impl Drop for Streams {
     fn drop(&mut self) {
         for stream in self.entries.values() {
             let execution = match &stream.phase {
-                Phase::Opening(_) => Execution::NeverSent,
+                StreamPhase::Opening(_) => Execution::NeverSent,
                 _ => Execution::MayHaveRun,
             };
             let error = CallError::new(Cause::Disconnected(CloseReason::Local), execution);

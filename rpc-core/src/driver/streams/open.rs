@@ -13,7 +13,7 @@ use super::super::link::{Link, LinkKey};
 use super::super::link_streams::StreamKey;
 use super::super::links::Links;
 use super::super::outbox::{Class, Missing, Slot};
-use super::{Phase, ServedStream, Stream, Streams};
+use super::{ServedStream, Stream, StreamPhase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
 use crate::peer_memory::Use;
@@ -84,11 +84,11 @@ impl Streams {
         );
         let sent = self.send_at_once(links, link, key, core, &mut request);
         let phase = match sent {
-            Some(call) => Phase::Sent {
+            Some(call) => StreamPhase::Sent {
                 call,
                 counters: request.counters,
             },
-            None => Phase::Opening(Box::new(request)),
+            None => StreamPhase::Opening(Box::new(request)),
         };
         let mut stream = Stream::new(Arc::clone(core), link, phase, spec.max_response_len);
         stream.timer = deadline.map(|deadline| links.time_stream(key, deadline));
@@ -196,7 +196,7 @@ impl Streams {
         }
         let longest = spec.and_then(|spec| spec.max_request_len);
         let core = StreamCore::of_server(self.kept.take(), self.poller, longest);
-        let phase = Phase::Serving(ServedStream {
+        let phase = StreamPhase::Serving(ServedStream {
             call,
             served: None,
             task: None,
@@ -281,7 +281,7 @@ impl Stream {
         let counters = self.opening().counters.clone();
         counters.start();
         links.counters.streams.opened.add(1);
-        self.phase = Phase::Sent { call, counters };
+        self.phase = StreamPhase::Sent { call, counters };
     }
 }
 

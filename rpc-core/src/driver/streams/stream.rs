@@ -24,7 +24,7 @@ use crate::transport::Transport;
 pub(super) struct Stream {
     pub(super) core: Arc<StreamCore>,
     pub(super) link: LinkKey,
-    pub(super) phase: Phase,
+    pub(super) phase: StreamPhase,
     /// The most bytes of a message that this side receives, if the method has a limit.
     pub(super) longest: Option<u32>,
     pub(super) timer: Option<TimerKey>,
@@ -39,7 +39,7 @@ pub(super) struct Stream {
 }
 
 /// How far a stream has got.
-pub(super) enum Phase {
+pub(super) enum StreamPhase {
     /// Client: the request waits to be sent.
     Opening(Box<StreamRequest>),
     /// Client: the server has the request.
@@ -72,7 +72,7 @@ pub(super) struct ServedStream {
     pub(super) answer: Option<BlockedResponse>,
 }
 
-impl Phase {
+impl StreamPhase {
     pub(super) fn is_client(&self) -> bool {
         !matches!(self, Self::Serving(_))
     }
@@ -93,7 +93,7 @@ impl Stream {
     pub(super) fn new(
         core: Arc<StreamCore>,
         link: LinkKey,
-        phase: Phase,
+        phase: StreamPhase,
         longest: Option<u32>,
     ) -> Self {
         Self {
@@ -112,19 +112,19 @@ impl Stream {
     /// Returns the server's part of a stream.
     pub(super) fn serving(&mut self) -> Option<&mut ServedStream> {
         match &mut self.phase {
-            Phase::Serving(serving) => Some(serving),
+            StreamPhase::Serving(serving) => Some(serving),
             _ => None,
         }
     }
 
     pub(super) fn is_served(&self) -> bool {
-        matches!(self.phase, Phase::Serving(_))
+        matches!(self.phase, StreamPhase::Serving(_))
     }
 
     /// Returns the request of a stream that has not been sent.
     pub(super) fn opening(&mut self) -> &mut StreamRequest {
         match &mut self.phase {
-            Phase::Opening(request) => request,
+            StreamPhase::Opening(request) => request,
             _ => unreachable!("a stream is opened once"),
         }
     }
