@@ -6,6 +6,7 @@ use super::connections::Connections;
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::links::Links;
+use super::outbox::Class;
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::transport::Transport;
 
@@ -153,6 +154,14 @@ impl<T: Transport> Links<T> {
     /// Returns true if requests or messages of streams of a connection wait for credits.
     pub(super) fn others_wait_for_credits(&self, link: LinkKey) -> bool {
         !self.table[link].waiters.has_no_waiters() || self.outbox.streams.len_of(link) > 0
+    }
+
+    /// Returns the number of credits of a link that frames of a class may take now.
+    pub(super) fn credits_for(&mut self, class: Class, key: LinkKey) -> usize {
+        let others_wait = self.others_wait_for_credits(key);
+        let link = &mut self.table[key];
+        let available = link.connection.messages_allowed() as usize;
+        class.credits(available, others_wait, &mut link.bodies.last_credit)
     }
 
     /// Makes sure that the server holds receives for messages and responses of streams.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::held_memory::Account;
+use super::outbox::LastCredit;
 use super::table::table_key;
 use crate::protocol::frame::{CallId, TransferId};
 
@@ -24,8 +25,8 @@ pub(crate) struct LinkBodies {
     pub(super) outgoing: Vec<TransferKey>,
     /// Grows whenever a piece of a message, or a frame of a stream, finds a credit.
     pub(super) credits_seen: u64,
-    /// A piece of a message took the last credit while a call or stream waited for one.
-    pub(super) took_last_credit: bool,
+    /// Who has got the last credit.
+    pub(super) last_credit: LastCredit,
     /// Those that this side receives, or about which it still owes the sender an entry.
     pub(super) incoming: BTreeMap<TransferId, IncomingKey>,
     /// Of these, the requests, and the responses to unary calls, that are wanted, by the number of their

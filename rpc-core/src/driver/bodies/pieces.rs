@@ -12,7 +12,7 @@ use std::mem;
 use super::super::link::LinkKey;
 use super::super::link_bodies::TransferKey;
 use super::super::links::Links;
-use super::super::outbox::{Class, Missing, Slot};
+use super::super::outbox::{Class, Missing, PiecesOfTurn, Slot};
 use super::sending::SentMessage;
 use super::sending::{FIRST_SEGMENTS, Sending};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
@@ -20,10 +20,6 @@ use crate::protocol::frame::{
     ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
 };
 use crate::transport::{Chunks, ExposeError, Exposed, RemoteSegment, Transport};
-
-/// The most attempts of a turn to send a piece, of all messages. A copied piece is the last of its
-/// turn.
-const PIECES_PER_TURN: usize = 16;
 
 /// Bytes of a message that are sent before the next message of its link has its turn.
 pub(super) const RUN_LEN: u32 = 1 << 20;
@@ -104,28 +100,26 @@ impl Sending {
         links: &mut Links<T>,
     ) -> Vec<SentMessage> {
         let copied = |links: &Links<T>| links.counters.transfers.bytes_copied.get();
-        let copied_before = copied(links);
         let sent = |links: &Links<T>| links.counters.transfers.bytes_sent.get();
         let sent_before = sent(links);
-        // No more attempts than there are messages, so that the loop ends if none can send.
-        let mut left = links.outbox.pieces.len().min(PIECES_PER_TURN);
+        let mut turn = PiecesOfTurn::begin(links.outbox.pieces.len());
         // Connections without a credit or a slot, which have no other turn now.
         let mut resting: Vec<LinkKey> = Vec::new();
         let mut ended = Vec::new();
-        while left > 0 && copied(links) == copied_before {
-            if resting.len() == links.outbox.pieces.groups() {
-                break;
-            }
+        while resting.len() < links.outbox.pieces.groups() {
             let Some(link) = links.outbox.pieces.next_group() else {
                 break;
             };
             if resting.contains(&link) {
                 continue;
             }
+            if !turn.take() {
+                break;
+            }
             let Some(transfer) = links.outbox.pieces.pop(link) else {
                 break;
             };
-            left -= 1;
+            let copied_before = copied(links);
             let runs_before = self.outgoing[transfer].announced / RUN_LEN;
             match self.send_piece(links, link, transfer) {
                 Sent::NoMemory => {
@@ -144,6 +138,7 @@ impl Sending {
                 }
                 Sent::NoMore => ended.extend(self.end_if_done(links, transfer)),
             }
+            turn.note(copied(links) != copied_before);
         }
         let any_sent = sent(links) != sent_before;
         if any_sent {
@@ -175,25 +170,6 @@ impl Sending {
         }
     }
 
-    /// Returns the number of credits that long messages of a link may take in this turn.
-    pub(in super::super) fn credits_for_pieces<T: Transport>(
-        &mut self,
-        links: &mut Links<T>,
-        key: LinkKey,
-    ) -> usize {
-        let link = &mut links[key];
-        let available = link.connection.messages_allowed() as usize;
-        if available != 1 {
-            return available.div_ceil(2);
-        }
-        let others_wait = links.others_wait_for_credits(key);
-        let link = &mut links[key];
-        // The last credit goes to these and to long messages alternately.
-        let takes = !others_wait || !link.bodies.took_last_credit;
-        link.bodies.took_last_credit = takes;
-        usize::from(takes)
-    }
-
     fn send_segments<T: Transport>(
         &mut self,
         links: &mut Links<T>,
@@ -209,7 +185,7 @@ impl Sending {
             return Sent::NoMore;
         }
         let (is_accepted, is_first) = (outgoing.is_accepted, outgoing.exposed.is_empty());
-        if self.credits_for_pieces(links, key) == 0 {
+        if links.credits_for(Class::Piece, key) == 0 {
             return Sent::NotNow;
         }
         let id = links[key].id;
@@ -264,7 +240,7 @@ impl Sending {
         let fragment_len = frame_len.saturating_sub(HEADER_LEN).max(1);
         let most = links.transport.limits().piece_len / fragment_len;
         let most = most.clamp(1, FRAGMENTS_PER_PIECE);
-        most.min(self.credits_for_pieces(links, key))
+        most.min(links.credits_for(Class::Piece, key))
     }
 
     /// Sends the next fragments of a message, `most` at most, for which there are credits.
@@ -404,7 +380,7 @@ impl Sending {
         key: LinkKey,
         transfer: TransferKey,
     ) -> Sent {
-        if self.credits_for_pieces(links, key) == 0 {
+        if links.credits_for(Class::Piece, key) == 0 {
             return Sent::NotNow;
         }
         let body = Slot::Of(HEADER_LEN);

@@ -1,14 +1,16 @@
 //! [`Outbox`]: how frames leave.
 //!
 //! A frame leaves in two steps. Its [`Permit`] takes what frames of its [`Class`] need, and gives it back
-//! when it is dropped. [`Permit::send_inline`] and [`Permit::send`] are the only places from which frames go to
+//! when it is dropped. The class also says what its frames leave to others. [`Permit::send_inline`] and [`Permit::send`] are the only places from which frames go to
 //! the transport.
 
+mod class;
 mod control;
 mod permit;
 
+pub(super) use self::class::{Class, FRAMES_OF_STREAM, LastCredit, PiecesOfTurn};
 pub(super) use self::control::Controlled;
-pub(super) use self::permit::{Class, Missing, Permit, Slot};
+pub(super) use self::permit::{Missing, Permit, Slot};
 use super::link::LinkKey;
 use super::link_bodies::TransferKey;
 use super::link_streams::StreamKey;

@@ -3,30 +3,9 @@
 use std::mem;
 
 use super::Outbox;
+use super::class::Class;
 use crate::driver::link::Link;
 use crate::transport::{ReserveError, Transport};
-
-/// The frames that need the same, in the order in which they leave when several wait.
-///
-/// | class | what a frame takes |
-/// | --- | --- |
-/// | `Response` | nothing: its client has promised a receive for it, or a credit was taken before |
-/// | `Control` | nothing: at most one is unacknowledged |
-/// | `Request` | a credit, and room for one more call in flight |
-/// | `Opening` | a credit that is none of a call's, and room for one more stream |
-/// | `Message` | a credit that is none of a call's |
-/// | `Piece` | the same, of those that [`credits_for_pieces`] leaves to pieces |
-///
-/// [`credits_for_pieces`]: super::super::bodies::Sending::credits_for_pieces
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Class {
-    Response,
-    Control,
-    Request,
-    Opening,
-    Message,
-    Piece,
-}
 
 /// What a frame lacks to leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,32 +50,6 @@ pub(in super::super) struct Permit<'a, T: Transport> {
     pub(in super::super) link: &'a mut Link<T::RecvBuf>,
     pub(in super::super) transport: &'a mut T,
     outbox: &'a mut Outbox,
-}
-
-impl Class {
-    /// Takes what a frame of this class needs. Returns false, and takes nothing, if it is not there.
-    #[inline(always)]
-    fn take<B>(self, link: &mut Link<B>) -> bool {
-        match self {
-            Self::Response | Self::Control => true,
-            Self::Request => link.connection.take_request(),
-            Self::Opening => link.connection.take_stream(),
-            Self::Message | Self::Piece => {
-                let has_credit = link.connection.take_message();
-                link.bodies.credits_seen += u64::from(has_credit);
-                has_credit
-            }
-        }
-    }
-
-    fn give_back<B>(self, link: &mut Link<B>) {
-        match self {
-            Self::Response | Self::Control => {}
-            Self::Request => link.connection.return_request_credit(),
-            Self::Opening => link.connection.return_stream(),
-            Self::Message | Self::Piece => link.connection.return_message_credit(),
-        }
-    }
 }
 
 impl Outbox {

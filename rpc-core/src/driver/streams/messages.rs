@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::super::block_on_waker::BlockOnWaker;
 use super::super::link::Link;
 use super::super::links::Links;
-use super::super::outbox::{Class, Missing, Slot};
+use super::super::outbox::{Class, FRAMES_OF_STREAM, Missing, Slot};
 use super::super::tasks::{TaskKey, Tasks};
 use super::{ServedStream, Stream, StreamPhase};
 use crate::protocol::connection::ProtocolError;
@@ -15,10 +15,6 @@ use crate::stream::batch::MessageForm;
 use crate::stream::end::StreamEnd;
 use crate::stream::reader::ReaderWake;
 use crate::transport::Transport;
-
-/// Frames that a stream sends before it is the turn of the next one, and their bytes: one long frame,
-/// or a few short ones.
-const FRAMES_PER_LOOK: u64 = 16;
 
 /// What a look at a stream has found.
 pub(super) struct Looked {
@@ -108,7 +104,7 @@ impl Stream {
                     false => StopSending::AwaitsWindow,
                 };
             };
-            if frames == FRAMES_PER_LOOK || sent >= slot_len {
+            if frames == FRAMES_OF_STREAM || sent >= slot_len {
                 break StopSending::Turn;
             }
             if next.is_long {
