@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::held_memory::Account;
-use super::outbox::LastCredit;
 use super::table::table_key;
 use crate::protocol::frame::{CallId, TransferId};
 
@@ -16,6 +15,14 @@ table_key! {
 table_key! {
     /// Identifies a long message that this poller receives.
     IncomingKey
+}
+
+/// Who has got the last credit of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LastCredit {
+    #[default]
+    Others,
+    Pieces,
 }
 
 /// The long messages of one connection.

@@ -1,6 +1,7 @@
 //! [`Class`]: what frames need to leave, and what they leave to others.
 
 use crate::driver::link::Link;
+use crate::driver::link_bodies::LastCredit;
 
 /// The frames that need the same, in the order in which they leave when several wait.
 ///
@@ -27,14 +28,6 @@ pub(in super::super) const FRAMES_OF_STREAM: u64 = 16;
 
 /// The most attempts of a turn to send a piece of a long message, of all messages.
 const PIECES_OF_TURN: usize = 16;
-
-/// Who has got the last credit of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) enum LastCredit {
-    #[default]
-    Others,
-    Pieces,
-}
 
 /// The attempts of a turn to send pieces of long messages.
 #[derive(Debug)]

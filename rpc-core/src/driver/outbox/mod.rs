@@ -8,7 +8,7 @@ mod class;
 mod control;
 mod permit;
 
-pub(super) use self::class::{Class, FRAMES_OF_STREAM, LastCredit, PiecesOfTurn};
+pub(super) use self::class::{Class, FRAMES_OF_STREAM, PiecesOfTurn};
 pub(super) use self::control::Controlled;
 pub(super) use self::permit::{Missing, Permit, Slot};
 use super::link::LinkKey;
