@@ -29,6 +29,9 @@ const UNREAD: MethodSpec = method("test.Scarce/Unread", MethodKind::ClientStream
 /// Sends without end.
 const ENDLESS: MethodSpec = method("test.Scarce/Endless", MethodKind::ServerStreaming);
 
+/// Sends twenty messages.
+const TWENTY: MethodSpec = method("test.Scarce/Twenty", MethodKind::ServerStreaming);
+
 /// Bytes of the heap that all hosts share, in these tests.
 const LIMIT: u64 = 1 << 20;
 
@@ -48,14 +51,19 @@ struct Scene {
     made: Rc<Cell<u64>>,
 }
 
-/// Messages of 1,000 bytes. Counts them.
-struct Endless(Rc<Cell<u64>>);
+/// So many messages of 1,000 bytes. Counts their bytes.
+struct Made(usize, Rc<Cell<u64>>);
 
-impl Stream for Endless {
+impl Stream for Made {
     type Item = Result<Vec<u8>, Status>;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.set(self.0.get() + 1000);
+        let Self(left, made) = self.get_mut();
+        if *left == 0 {
+            return Poll::Ready(None);
+        }
+        *left -= 1;
+        made.set(made.get() + 1000);
         Poll::Ready(Some(Ok(vec![7; 1000])))
     }
 }
@@ -107,11 +115,13 @@ fn scene() -> Scene {
             let _request = request;
             std::future::pending::<Result<Response<Vec<u8>>, _>>().await
         });
-        let count = Rc::clone(&made);
-        methods.server_streaming(&ENDLESS, move |_: Request<Vec<u8>>, responses| {
-            let endless = Endless(Rc::clone(&count));
-            responses.send_all(Ok(Response::new(endless)))
-        });
+        for (method, count) in [(&ENDLESS, usize::MAX), (&TWENTY, 20)] {
+            let made = Rc::clone(&made);
+            methods.server_streaming(method, move |_: Request<Vec<u8>>, responses| {
+                let messages = Made(count, Rc::clone(&made));
+                responses.send_all(Ok(Response::new(messages)))
+            });
+        }
     });
     let memory = pair.server().with_transport(|it| it.peer_memory());
     memory.limit_heap(LIMIT);
@@ -210,6 +220,35 @@ fn long_messages_that_wait_on_the_heap_are_refused() {
         let kept = 2 * STREAMS as usize - refused;
         assert_eq!(kept as u64, SHARE / (60_000 + OF_STREAM));
     });
+}
+
+/// The server has sent all, and its status is OK: that is not what the client may hear.
+#[test]
+fn a_client_that_has_no_memory_for_a_message_does_not_take_the_end_for_a_complete_stream() {
+    let scene = scene();
+    let (pair, network) = (&scene.pair, scene.pair.network());
+    let memory = pair.client().with_transport(|it| it.peer_memory());
+    memory.limit_heap(0);
+    let channel = pair.connect();
+    let stream = channel.server_streaming::<Vec<u8>, Vec<u8>>(&TWENTY, Request::new(vec![]));
+    let mut messages = pair.run(stream).unwrap().into_inner();
+    network.settle();
+    let mut count = 0;
+    let error = loop {
+        match pair.run(messages.message()) {
+            Ok(message) => count += usize::from(message.expect("it has not ended").len() == 1000),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert!(
+        (1..10).contains(&count),
+        "{count} fit into what a stream has in any case"
+    );
+    drop((messages, channel));
+    network.settle();
+    assert_eq!(memory.heap_in_use(), 0);
+    pair.assert_nothing_left();
 }
 
 /// The first frame of a long message of a stream.
