@@ -9,7 +9,7 @@ use std::mem;
 
 use super::connections::Connections;
 use super::link::LinkKey;
-use super::responses::{BlockedResponse, Started};
+use super::responses::{Blocked, Started};
 use super::serving::Serving;
 use super::streams::LeftStream;
 use super::tasks::Task;
@@ -72,10 +72,7 @@ impl Serving {
         drop(borrowed);
         for blocked in blocked {
             connections.counters.dropped(blocked.call.served.method);
-            if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
-                self.handlers
-                    .discard_handler(blocked.call.served.method, handler_key);
-            }
+            self.handlers.discard_response(&blocked);
         }
         self.discard_queued(connections, link);
         self.end_some_of(connections, link);
@@ -232,9 +229,8 @@ impl Serving {
         // Its handler has ended, or its request had not arrived in full, or has not been counted.
         let Some(call) = left.call else { return };
         connections.counters.dropped(call.served.method);
-        if let Some(BlockedResponse::Kept { handler_key, .. }) = left.answer {
-            self.handlers
-                .discard_handler(call.served.method, handler_key);
+        if let Some(response) = left.answer {
+            self.handlers.discard_response(&Blocked { call, response });
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::connections::Connections;
 use super::link::LinkKey;
+use super::responses::{Blocked, BlockedResponse};
 use super::running_handler::RunningHandler;
 use super::tasks::{Task, TaskKey, Tasks};
 use crate::clock::Clock;
@@ -198,7 +199,14 @@ impl Handlers {
         self.discard_handler(task.call.served.method, task.handler_key);
     }
 
-    pub(super) fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
+    /// Drops the response that a handler keeps, if it was not encoded.
+    pub(super) fn discard_response(&self, blocked: &Blocked) {
+        if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
+            self.discard_handler(blocked.call.served.method, handler_key);
+        }
+    }
+
+    fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
         let handler = self.methods.borrow().handler(method).cloned();
         if let Some(handler) = handler {
             handler.discard(handler_key);

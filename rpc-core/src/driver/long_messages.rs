@@ -114,7 +114,9 @@ impl Serving {
             .counters
             .received(header.selector, || connections.clock.now());
         let parts = self.handlers.request_parts(connections, link, header);
-        let is_rejected = parts.is_expired || parts.handler.is_none();
+        // A server that stops, or that serves nothing, does not wait for the rest.
+        let never_starts = self.handlers.tasks.borrow().max_parked() == 0;
+        let is_rejected = parts.is_expired || parts.handler.is_none() || never_starts;
         let rejection = is_rejected.then(|| {
             self.handlers
                 .rejection(header, parts.is_expired, connections.is_going_away())

@@ -226,9 +226,8 @@ impl Serving {
         let replaced = state.streams.replace_answer(key, links, bodies, answer);
         let call = state.streams.served_of(key);
         drop(borrowed);
-        if let (Some(BlockedResponse::Kept { handler_key, .. }), Some(call)) = (replaced, call) {
-            self.handlers
-                .discard_handler(call.served.method, handler_key);
+        if let (Some(response), Some(call)) = (replaced, call) {
+            self.handlers.discard_response(&Blocked { call, response });
         }
         connections.drop_spent();
         connections.wake_collected();

@@ -185,6 +185,21 @@ fn a_request_that_waits_when_the_server_stops_does_not_run() {
 }
 
 #[test]
+fn a_request_that_begins_when_the_server_has_stopped_is_answered_at_once() {
+    let scene = Scene::new();
+    let raw = Raw::client(scene.pair.network());
+    raw.settle();
+    scene.pair.server().shut_down(Shutdown {
+        finish: Duration::ZERO,
+        close: Duration::from_secs(10),
+        ..Shutdown::default()
+    });
+    raw.settle();
+    scene.send(&raw, Place::Arriving, None);
+    scene.assert_refused(&raw, &raw.settle(), Code::Unavailable);
+}
+
+#[test]
 fn a_request_that_waits_ends_with_its_connection() {
     for place in [Place::Arriving, Place::Queued] {
         let scene = Scene::new();
