@@ -4,18 +4,19 @@
 //! memory for long messages that arrive. A host may use [`SHARE`] times what it leaves to all others. So one
 //! host uses at most three quarters of it, two that want all have three sevenths each, and something is always
 //! left for a host that uses little. Choudhury and Hahne, "Dynamic Queue Length Thresholds for
-//! SharedByHosts-Memory Packet Switches", IEEE/ACM Transactions on Networking, 1998.
+//! Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking, 1998.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::peer::Host;
 
 /// A host may use this many times what is left for others.
 const SHARE: u64 = 3;
 
-/// BytesInUse that are much: malloc may keep so many that are free.
+/// Bytes that are much: malloc may keep so many that are free.
 const BURST: u64 = 16 << 20;
 
 /// What the memory is used for.
@@ -29,7 +30,7 @@ pub(crate) enum Use {
     Kept,
 }
 
-/// BytesInUse by their use.
+/// Bytes by their use.
 #[derive(Debug, Default)]
 struct BytesInUse([AtomicU64; 3]);
 
@@ -49,10 +50,11 @@ impl BytesInUse {
     }
 }
 
-/// Memory that pollers use on behalf of peers. Pollers that have clones of it share it: mostly, those of a
+/// Memory that pollers use on behalf of peers. Pollers that have copies of it share it: mostly, those of a
 /// process.
-#[derive(Clone, Debug, Default)]
-pub struct PeerMemory(Arc<SharedByHosts>);
+// Never freed: there is one for each process, or for each that a test simulates.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerMemory(&'static SharedByHosts);
 
 #[derive(Debug, Default)]
 struct SharedByHosts {
@@ -60,20 +62,39 @@ struct SharedByHosts {
     bytes: BytesInUse,
     /// The bytes of the heap that hosts share.
     heap: AtomicU64,
-    /// The hosts of connections that are there.
-    hosts: Mutex<HashMap<Host, Weak<HostMemory>>>,
+    hosts: Mutex<Hosts>,
     /// The most bytes of the heap in use since the latest burst.
     peak: AtomicU64,
     on_burst_end: OnceLock<fn()>,
 }
 
-/// What the peers of one host use.
+#[derive(Debug, Default)]
+struct Hosts {
+    known: HashMap<Host, &'static HostMemory>,
+    /// Those of connections of which the host is not known: each counts as a host of its own.
+    unknown: Vec<&'static HostMemory>,
+    /// Those that no connection has and of which nothing is in use.
+    free: Vec<&'static HostMemory>,
+}
+
+/// What the peers of one host use. It is never freed, but used for another host when no connection has it and
+/// nothing of it is in use: so streams and messages name it without counting who does.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
-    /// `None` for a connection of which the host is not known: it counts as a host of its own.
-    host: Option<Host>,
     bytes: BytesInUse,
-    all: Arc<SharedByHosts>,
+    connections: AtomicU64,
+    all: &'static SharedByHosts,
+}
+
+/// A connection's hold of the memory of its host.
+#[derive(Debug)]
+pub(crate) struct HoldOfHost(&'static HostMemory);
+
+impl Default for PeerMemory {
+    /// Returns memory that no other poller shares.
+    fn default() -> Self {
+        Self(Box::leak(Box::default()))
+    }
 }
 
 impl PeerMemory {
@@ -81,56 +102,94 @@ impl PeerMemory {
     #[must_use]
     pub fn of_process() -> Self {
         static OF_PROCESS: OnceLock<PeerMemory> = OnceLock::new();
-        OF_PROCESS.get_or_init(Self::default).clone()
+        *OF_PROCESS.get_or_init(Self::default)
     }
 
     /// Lets hosts share at least this many bytes of the heap: those of the poller with the most.
-    pub(crate) fn share_heap(&self, bytes: u64) {
+    pub(crate) fn share_heap(self, bytes: u64) {
         self.0.heap.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Calls `act` from now on when most of what was in use of the heap is free again, and that was much. It
     /// is called on any thread, mostly in a poller's turn. Does nothing if there is such a function already.
-    pub fn on_burst_end(&self, act: fn()) {
+    pub fn on_burst_end(self, act: fn()) {
         let _ = self.0.on_burst_end.set(act);
     }
 
     /// Sets the bytes of the heap that hosts share, until the next poller is made.
     #[cfg(feature = "test-util")]
-    pub fn limit_heap(&self, bytes: u64) {
+    pub fn limit_heap(self, bytes: u64) {
         self.0.heap.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the bytes of the heap that are in use.
     #[cfg(feature = "test-util")]
     #[must_use]
-    pub fn heap_in_use(&self) -> u64 {
+    pub fn heap_in_use(self) -> u64 {
         self.0.bytes.of(Use::Heap)
     }
 
-    /// Returns the memory of a host, which its connections have in common.
-    pub(crate) fn of(&self, host: Option<Host>) -> Arc<HostMemory> {
-        let new = Arc::new(HostMemory {
-            host,
-            bytes: BytesInUse::default(),
-            all: Arc::clone(&self.0),
-        });
-        let Some(host) = host else {
-            return new;
-        };
+    /// Returns the memory of the host of a new connection, which all connections of a host have in common.
+    pub(crate) fn of(self, host: Option<Host>) -> HoldOfHost {
         let mut hosts = self.0.lock();
-        if let Some(known) = hosts.get(&host).and_then(Weak::upgrade) {
-            return known;
-        }
-        hosts.insert(host, Arc::downgrade(&new));
-        new
+        let known = host.and_then(|host| hosts.known.get(&host).copied());
+        let memory = known.unwrap_or_else(|| hosts.add(host, self.0));
+        memory.connections.fetch_add(1, Ordering::Relaxed);
+        HoldOfHost(memory)
     }
 }
 
-impl SharedByHosts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Host, Weak<HostMemory>>> {
-        // Under this lock only the allocator can panic.
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+impl Hosts {
+    fn add(&mut self, host: Option<Host>, all: &'static SharedByHosts) -> &'static HostMemory {
+        if self.free.is_empty() {
+            self.find_free();
+        }
+        let memory = self.free.pop().unwrap_or_else(|| {
+            Box::leak(Box::new(HostMemory {
+                bytes: BytesInUse::default(),
+                connections: AtomicU64::new(0),
+                all,
+            }))
+        });
+        match host {
+            Some(host) => _ = self.known.insert(host, memory),
+            None => self.unknown.push(memory),
+        }
+        memory
+    }
+
+    /// Finds what is not used any more.
+    fn find_free(&mut self) {
+        let Self {
+            known,
+            unknown,
+            free,
+        } = self;
+        let mut is_used = |memory: &&'static HostMemory| {
+            let is_used = memory.is_used();
+            if !is_used {
+                free.push(memory);
+            }
+            is_used
+        };
+        known.retain(|_, memory| is_used(memory));
+        unknown.retain(is_used);
+    }
+}
+
+impl Deref for HoldOfHost {
+    type Target = &'static HostMemory;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for HoldOfHost {
+    fn drop(&mut self) {
+        // Whoever finds it unused has the lock, and adds connections with it.
+        let _hosts = self.0.all.lock();
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -154,6 +213,13 @@ impl SharedByHosts {
     }
 }
 
+impl SharedByHosts {
+    fn lock(&self) -> MutexGuard<'_, Hosts> {
+        // Under this lock only the allocator can panic.
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl HostMemory {
     /// Returns true if the host may use no more of the heap.
     #[inline]
@@ -166,6 +232,11 @@ impl HostMemory {
         is_within_share(own, all, bytes, self.all.heap.load(Ordering::Relaxed))
     }
 
+    /// Returns the bytes of registered memory that the host uses, and those that all hosts use.
+    pub(crate) fn registered(&self) -> (u64, u64) {
+        (self.bytes.registered(), self.all.bytes.registered())
+    }
+
     /// Returns true if a long message that arrives may have registered memory, of `capacity` bytes. One at a
     /// time of each host may, whatever the application keeps.
     pub(crate) fn has_registered(&self, len: u64, capacity: u64) -> bool {
@@ -173,31 +244,21 @@ impl HostMemory {
         self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity)
     }
 
+    /// Returns true if a connection has it, or something of it is in use.
+    fn is_used(&self) -> bool {
+        let in_use = self.bytes.registered() | self.bytes.of(Use::Heap);
+        self.connections.load(Ordering::Relaxed) | in_use != 0
+    }
+
     /// Counts bytes for a use of this host.
-    pub(crate) fn charge(self: &Arc<Self>, kind: Use, bytes: u64) -> Charge {
+    pub(crate) fn charge(&'static self, kind: Use, bytes: u64) -> Charge {
         let mut charge = Charge {
-            host: Some(Arc::clone(self)),
+            host: Some(self),
             kind,
             bytes: 0,
         };
         charge.set(bytes);
         charge
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        let Some(host) = self.host else {
-            return;
-        };
-        let mut hosts = self.all.lock();
-        // A new connection of the host may have its own already.
-        if hosts
-            .get(&host)
-            .is_some_and(|known| known.strong_count() == 0)
-        {
-            hosts.remove(&host);
-        }
     }
 }
 
@@ -207,11 +268,11 @@ fn is_within_share(own: u64, all: u64, more: u64, capacity: u64) -> bool {
     own.saturating_add(more) <= left.saturating_mul(SHARE)
 }
 
-/// BytesInUse that are in use. Dropping it gives them back.
+/// Bytes that are in use. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Charge {
     /// `None` if nothing is in use.
-    host: Option<Arc<HostMemory>>,
+    host: Option<&'static HostMemory>,
     kind: Use,
     bytes: u64,
 }
@@ -336,19 +397,24 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_host_share_until_the_last_has_ended() {
+    fn connections_of_a_host_share_until_nothing_of_it_is_left() {
         let memory = PeerMemory::default();
         let (a, b, other) = (memory.of(host(1)), memory.of(host(1)), memory.of(host(2)));
-        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &other));
+        assert!(std::ptr::eq(*a, *b) && !std::ptr::eq(*a, *other));
         let unknown = [memory.of(None), memory.of(None)];
-        assert!(!Arc::ptr_eq(&unknown[0], &unknown[1]));
+        assert!(!std::ptr::eq(*unknown[0], *unknown[1]));
         let charge = a.charge(Use::Heap, 10);
-        drop((a, b));
-        let again = memory.of(host(1));
+        drop((a, b, unknown));
+        let (again, new) = (memory.of(host(1)), memory.of(host(3)));
         assert_eq!(again.bytes.of(Use::Heap), 10, "it is still in use");
-        drop((charge, again));
-        let is_known = |host| memory.0.lock().contains_key(&host);
-        assert!(!is_known(host(1).unwrap()) && is_known(host(2).unwrap()));
+        drop((charge, again, new));
+        for last in 10..100 {
+            drop(memory.of(host(last)));
+        }
+        let hosts = memory.0.lock();
+        let all = hosts.known.len() + hosts.unknown.len() + hosts.free.len();
+        assert!(all <= 5, "{all} for at most five at a time");
+        assert!(hosts.known.contains_key(&host(2).unwrap()));
     }
 
     #[test]
@@ -357,7 +423,8 @@ mod tests {
         let memory = PeerMemory::default();
         memory.on_burst_end(|| _ = ENDS.fetch_add(1, Ordering::Relaxed));
         let ends = || ENDS.load(Ordering::Relaxed);
-        let mut charge = memory.of(None).charge(Use::Heap, 0);
+        let host = memory.of(None);
+        let mut charge = host.charge(Use::Heap, 0);
         for _ in 0..10 {
             charge.set(BURST - 1);
             charge.set(0);

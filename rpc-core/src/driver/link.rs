@@ -1,7 +1,6 @@
 //! [`Link`]: one connection of a poller, with its calls.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::age::{Ageing, Lifetime};
@@ -14,7 +13,7 @@ use super::table::table_key;
 use super::waiters::Waiters;
 use crate::limits::MessageLimit;
 use crate::peer::LendablePeer;
-use crate::peer_memory::HostMemory;
+use crate::peer_memory::HoldOfHost;
 use crate::protocol::connection::Connection;
 #[cfg(any(debug_assertions, feature = "test-util"))]
 use crate::protocol::credit::UNCREDITED_RECEIVES;
@@ -50,7 +49,7 @@ pub(crate) struct Link<B> {
     pub(super) streams: LinkStreams,
     pub(super) bodies: LinkBodies,
     /// What its host uses.
-    pub(super) memory: Arc<HostMemory>,
+    pub(super) memory: HoldOfHost,
     /// The limit of the messages that are sent: the lower one of this side's and the peer's.
     pub(super) longest_message: MessageLimit,
     /// Number of channels that use this link. Zero on the server's side.
@@ -94,7 +93,7 @@ impl<B> Link<B> {
         connection: Connection,
         streams: LinkStreams,
         longest_message: MessageLimit,
-        memory: Arc<HostMemory>,
+        memory: HoldOfHost,
     ) -> Self {
         Self {
             id,

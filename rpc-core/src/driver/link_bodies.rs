@@ -51,6 +51,8 @@ pub(crate) struct LinkBodies {
     /// Segments that have been read, of all messages. The device executes READs in order, so no READ
     /// that is outstanding makes progress while this stays the same.
     pub(super) segments_read: u64,
+    /// Bytes that have arrived, of all messages.
+    pub(super) arrived: u64,
     /// Bytes that the peer has sent or described, of all messages.
     pub(super) announced: u64,
     /// Bytes of received messages that the application keeps. `None` before the first message.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::table::table_key;
+use crate::peer_memory::{Charge, HostMemory, Use};
 use crate::protocol::frame::CallId;
 
 table_key! {
@@ -23,6 +24,12 @@ pub(crate) struct LinkStreams {
     pub(super) is_orphaned: bool,
     pub(super) inbound_window: u32,
     pub(super) outbound_window: u32,
+    /// Server: the number of streams that have the memory that each needs.
+    with_memory: u32,
+    /// Server: what they use, and while the connection is in use, what the next one will.
+    memory: Charge,
+    /// What each stream uses, in bytes.
+    of_each: u64,
 }
 
 impl LinkStreams {
@@ -55,6 +62,36 @@ impl LinkStreams {
         self.served.insert(call, key);
         // Its request is served next.
         self.latest = Some((call, key));
+    }
+
+    /// Server: takes the memory that a stream needs in any case. Returns false if its host may use no more.
+    pub(super) fn take_memory(&mut self, host: &'static HostMemory, of_each: u64) -> bool {
+        let needed = u64::from(self.with_memory + 1) * of_each;
+        if needed > self.memory.bytes() {
+            if self.memory.bytes() == 0 {
+                self.memory = host.charge(Use::Heap, 0);
+            }
+            if !self.memory.resize(needed) {
+                return false;
+            }
+        }
+        self.of_each = of_each;
+        self.with_memory += 1;
+        true
+    }
+
+    /// Gives the memory of a stream back. That of one more stays for the next stream.
+    pub(super) fn give_memory_back(&mut self) {
+        self.with_memory -= 1;
+        let most = u64::from(self.with_memory + 1) * self.of_each;
+        if self.memory.bytes() > most {
+            self.memory.set(most);
+        }
+    }
+
+    /// Gives the memory of the next stream back, because the connection is idle.
+    pub(super) fn trim_memory(&mut self) {
+        self.memory.set(u64::from(self.with_memory) * self.of_each);
     }
 
     /// Forgets a stream that has ended.

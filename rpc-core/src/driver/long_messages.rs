@@ -12,6 +12,7 @@ use super::serving::Serving;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody};
 use crate::status::Status;
+use crate::stream::end::no_memory;
 use crate::transport::{FetchKey, Transport};
 
 impl Serving {
@@ -125,19 +126,22 @@ impl Serving {
         let state = &mut *connections.state.borrow_mut();
         let (links, receiving) = (&mut state.links, &mut state.bodies.receiving);
         let accepted = match header.flags.contains(Flags::STREAM) {
-            true => state.streams.accept(links, link, header, spec).map(drop),
+            true => state.streams.accept(links, link, header, spec).map(Some),
             false if links[link].knows_call(header.call) => {
                 Err(ProtocolError::DuplicateCall { call: header.call })
             }
-            false => Ok(()),
+            false => Ok(None),
         };
         let (purpose, deadline) = (Purpose::Request(served), parts.deadline);
+        let lacks_memory =
+            matches!(accepted, Ok(Some(stream)) if !state.streams.has_memory(stream));
         let begun =
-            accepted.and_then(|()| receiving.begin_incoming(links, first, purpose, deadline));
+            accepted.and_then(|_| receiving.begin_incoming(links, first, purpose, deadline));
         // No message has begun, so the end of the connection does not count the call.
         let key = begun.inspect_err(|_| connections.counters.dropped(served.method))?;
         let of_method = spec.and_then(|spec| spec.max_request_len);
         let refusal = rejection
+            .or_else(|| lacks_memory.then(no_memory))
             .or_else(|| first.refuse_length(links, of_method))
             .or_else(|| receiving.admit_incoming(links, key));
         Ok(Begun { key, refusal })

@@ -52,6 +52,7 @@ impl<T: Transport> DriverState<T> {
                 continue;
             }
             link.connection.become_idle();
+            link.streams.trim_memory();
             self.links.budget.release(link.connection.take_freed());
             if link.connection.wants_control_frame() {
                 self.links.outbox.control.insert(key);

@@ -32,13 +32,14 @@ impl Limits {
     }
 
     /// Returns the most bytes of memory that peers make this many pollers of a process use: slots, long
-    /// messages, of which each poller may have one more than its share, and what waits on the heap. Decoded
-    /// messages, long messages that wait to be sent, and the streams of this process's own calls are not in
+    /// messages, of which each poller may have one and a piece beyond its share, and what waits on the heap. A
+    /// further device, free chunks that go back in some seconds, decoded messages, long messages that wait to be sent, and the streams of this process's own calls are not in
     /// it.
     #[must_use]
     pub fn most_memory(&self, pollers: u32) -> u64 {
         let of_connections = u64::from(self.max_connections) * LEAST_ON_HEAP;
-        let of_poller = self.registered_len() as u64 + self.max_message_len as u64 + of_connections;
+        let beyond = self.max_message_len as u64 + self.piece_len as u64;
+        let of_poller = self.registered_len() as u64 + beyond + of_connections;
         self.message_memory + self.waiting_memory() + u64::from(pollers) * of_poller
     }
 }

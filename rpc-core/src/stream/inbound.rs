@@ -13,7 +13,6 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
@@ -96,7 +95,7 @@ impl LongArrival {
 }
 
 impl Inbound {
-    pub(super) fn open(&mut self, window: u32, memory: Option<&Arc<HostMemory>>) {
+    pub(super) fn open(&mut self, window: u32, memory: Option<&'static HostMemory>) {
         self.charge = memory.map_or_else(Charge::default, |memory| memory.charge(Use::Heap, 0));
         self.window.initial = window;
         self.window.size = window;

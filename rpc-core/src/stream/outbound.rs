@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
@@ -144,7 +143,7 @@ impl Outbound {
     pub(super) fn open(
         &mut self,
         sizes: StreamSizes,
-        memory: Option<&Arc<HostMemory>>,
+        memory: Option<&'static HostMemory>,
     ) -> Option<Waker> {
         self.charge = memory.map_or_else(Charge::default, |memory| memory.charge(Use::Heap, 0));
         self.frame_room = sizes.frame_room;

@@ -325,6 +325,11 @@ pub trait Transport: 'static {
         0
     }
 
+    /// Returns the bytes of memory that a message of `len` bytes uses while it arrives.
+    fn footprint(&self, len: usize) -> u64 {
+        len as u64
+    }
+
     /// Returns the memory that the poller shares with others, for what waits on behalf of peers and for long
     /// messages that arrive. The default is right for a transport whose registered memory is the process's.
     fn peer_memory(&self) -> PeerMemory {

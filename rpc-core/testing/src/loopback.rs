@@ -415,7 +415,7 @@ impl Transport for Loopback {
     }
 
     fn peer_memory(&self) -> PeerMemory {
-        self.memory.clone()
+        self.memory
     }
 
     fn memory_by_owner(&self) -> MemoryByOwner {

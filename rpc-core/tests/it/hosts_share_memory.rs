@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::support::raw::{Raw, code_in, entries, fragment, long_request};
 use crate::support::{Gate, register};
 use rpc_core::Intents;
-use rpc_core::frame::{ControlRequest, FRAGMENT};
+use rpc_core::frame::{ControlRequest, FRAGMENT, FrameKind};
+use rpc_core::transport::{ConnectionId, Transport};
 use rpc_core_testing::{Faults, Pair};
 
 /// The longest message.
@@ -105,41 +106,62 @@ fn connections_whose_messages_wait_take_turns() {
 }
 
 #[test]
-fn a_message_that_hardly_moves_ends_once_others_wait() {
-    let pair = pair();
-    let clients = greedy(&pair);
-    // The last connection has no memory for more of its own, and waits.
-    let (slow, waiting) = (&clients[0], &clients[3]);
-    let send = |number, len| {
-        let (next, body) = fragment(number, len);
-        slow.send(next, &body)
-    };
-    // The first one has four messages. One moves enough.
-    for _ in 0..2 {
-        pair.network().advance(LOOK - Duration::from_secs(1));
-        let parts = LONGEST / 20;
-        for _ in 0..=parts / 4000 {
-            send(1, 4000);
+fn messages_of_a_connection_that_hardly_moves_end_once_others_wait() {
+    for others_wait in [true, false] {
+        let pair = pair();
+        let clients = greedy(&pair);
+        let waiting = client(&pair, 2);
+        // The rest, beyond the share of the host.
+        let rest = pair.server().with_transport(|transport| {
+            let connection = ConnectionId {
+                index: 0,
+                generation: 0,
+            };
+            [(); 16 - OF_HOST].map(|()| transport.allocate_for(connection, LONGEST).unwrap())
+        });
+        if others_wait {
+            assert!(!begin(&waiting, 1));
         }
-        for number in 2..=4 {
-            send(number, 1);
+        // Each has four messages, of 4 MiB together.
+        let (slow, fast) = (&clients[0], &clients[1]);
+        for _ in 0..2 {
+            pair.network().advance(LOOK - Duration::from_secs(1));
+            for number in 1..=4 {
+                let (next, body) = fragment(number, 1);
+                slow.send(next, &body);
+            }
+            for _ in 0..=4 * LONGEST / 20 / 4000 {
+                let (next, body) = fragment(1, 4000);
+                fast.send(next, &body);
+            }
+            pair.network().advance(Duration::from_secs(1));
         }
-        pair.network().advance(Duration::from_secs(1));
+        let frames = slow.settle();
+        let stopped = |number| entries(&frames, number).contains(&ControlRequest::Stopped);
+        assert_eq!([1, 2, 3, 4].map(stopped), [others_wait; 4]);
+        assert_eq!(code_in(&frames), others_wait.then_some(8));
+        if others_wait {
+            let (_, body) = frames.iter().find(|(_, body)| body.len() > 100).unwrap();
+            let text = String::from_utf8_lossy(body);
+            assert!(
+                text.contains("4 bytes of all messages of the connection"),
+                "{text}"
+            );
+            assert_eq!(accepted(&waiting, [1]), [1]);
+        }
+        let frames = fast.settle();
+        assert!(
+            frames
+                .iter()
+                .all(|(header, _)| header.kind == FrameKind::Control)
+        );
+        assert!((1..=4).all(|number| entries(&frames, number).is_empty()));
+        drop(rest);
+        // The others have stopped sending.
+        for raw in clients.iter().chain([&waiting]) {
+            raw.peer.close();
+            raw.settle();
+        }
+        pair.assert_nothing_left();
     }
-    let frames = slow.settle();
-    assert_eq!(code_in(&frames), Some(8));
-    let (_, body) = frames.iter().find(|(_, body)| body.len() > 100).unwrap();
-    let text = String::from_utf8_lossy(body);
-    assert!(
-        text.contains("1 bytes of a message of 1048576 have arrived in 15 s"),
-        "{text}"
-    );
-    let stopped = |number| entries(&frames, number).contains(&ControlRequest::Stopped);
-    assert_eq!([1, 2, 3, 4].map(stopped), [false, true, true, true]);
-    assert!(!accepted(waiting, 1..=5).is_empty());
-    for raw in &clients {
-        raw.peer.close();
-        raw.settle();
-    }
-    pair.assert_nothing_left();
 }

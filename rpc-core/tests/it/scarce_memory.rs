@@ -15,9 +15,9 @@ use rpc_core::{
     Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Status, Stream,
     Streaming,
 };
-use rpc_core_testing::{Faults, Pair};
+use rpc_core_testing::{Faults, Network, Pair};
 
-use crate::support::raw::{Frame, Raw, fragment, message, open};
+use crate::support::raw::{Frame, Raw, fragment, long, message, open};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")
@@ -249,6 +249,47 @@ fn a_client_that_has_no_memory_for_a_message_does_not_take_the_end_for_a_complet
     network.settle();
     assert_eq!(memory.heap_in_use(), 0);
     pair.assert_nothing_left();
+}
+
+/// Responses with metadata to calls that were dropped, for which there is no memory: nobody is told.
+#[test]
+fn a_client_without_memory_drops_what_nobody_wants() {
+    let mut network = Network::new(Faults::none(), 0);
+    let client = network.add("client", &Intents::default(), |_| ());
+    let raw = Raw::server(&network, &[&ECHO]);
+    let channel = client.poller().connect("hostile").unwrap();
+    client.with_transport(|it| it.peer_memory()).limit_heap(0);
+    let (mut calls, mut frames) = (Vec::new(), Vec::new());
+    for _ in 0..8 {
+        let mut call =
+            Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, Request::new(vec![7; 10])));
+        assert!(network.try_run(&mut call).is_none());
+        calls.push(call);
+        frames.extend(raw.settle());
+    }
+    drop(calls);
+    let requests = frames
+        .iter()
+        .filter(|(header, _)| header.kind == FrameKind::Request);
+    let requests: Vec<_> = requests.collect();
+    assert_eq!(requests.len(), 8);
+    for (transfer, (request, _)) in requests.into_iter().enumerate() {
+        let response = FrameHeader {
+            call: request.call,
+            metadata_len: 3000,
+            ..long(FrameKind::Response)
+        };
+        let mut body = vec![0; 3000 + LONG_BODY_LEN];
+        let (number, len) = (TransferId(transfer as u32), 100_000);
+        LongBody::encode(number, len, FRAGMENT, &mut body[3000..]);
+        raw.send(response, &body);
+    }
+    assert!(!raw.peer.is_closed());
+    raw.peer.close();
+    raw.settle();
+    drop(channel);
+    network.settle();
+    network.assert_nothing_left();
 }
 
 /// The first frame of a long message of a stream.

@@ -13,6 +13,7 @@ use rpc_core::transport::{
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
+use crate::transport::long_messages::size_class::block_len;
 use crate::transport::counters::TransportCounterReader;
 use crate::transport::lane::Lane;
 use crate::transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
@@ -146,6 +147,10 @@ impl Transport for VerbsTransport {
             Some(lane) => lane.long_messages.pools.allocate_to_receive(len),
             None => self.first.long_messages.pools.allocate_to_receive(len),
         }
+    }
+
+    fn footprint(&self, len: usize) -> u64 {
+        block_len(len) as u64
     }
 
     fn memory_by_owner(&self) -> MemoryByOwner {

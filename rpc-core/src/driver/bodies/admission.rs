@@ -4,7 +4,7 @@
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
 //! sends all of it without an answer. Its bytes go to the heap: a message before it may wait for
 //! registered memory, and no device writes fragments there. What such messages use is bounded for the
-//! process (`stream/memory.rs`), until the application drops them.
+//! process (`peer_memory.rs`), until the application drops them.
 
 use std::mem;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// that part is for messages that arrive.
 const READ_AHEAD_PART: u64 = 4;
 
-/// While others wait, a message moves at least one in so many parts of its bytes between two looks: one of
-/// 4 MiB, 14 kB in a second.
+/// While others wait, a connection moves at least one in so many parts of the bytes for which it has memory
+/// between two looks: with one message of 4 MiB, 14 kB in a second.
 const LEAST_PARTS: u64 = 20;
 
 const NO_HEAP: &str = "the receiver has no memory for the message: what waits for readers and peers uses \
@@ -110,8 +110,8 @@ impl<T: Transport> Receiving<T> {
     }
 
     /// Charges what a message uses of the heap: its metadata, and its bytes if its sender sends them without
-    /// an answer. Returns the status of the call if there is no memory for them. A connection that has little
-    /// always gets some.
+    /// an answer. Returns the status of the call if there is no memory for them. There is always memory for
+    /// [`LEAST_ON_HEAP`] of a connection, with what the application keeps.
     pub(super) fn charge_heap(&mut self, links: &Links<T>, key: IncomingKey) -> Option<Status> {
         let incoming = &self.incoming[key];
         let is_on_heap = matches!(incoming.place, Place::Waiting(_) | Place::Heap(_));
@@ -159,8 +159,11 @@ impl<T: Transport> Receiving<T> {
             return Err(NoMemory::OfConnection);
         }
         let capacity = links.transport.limits().receive_memory();
-        let of_host = &links[incoming.link].memory;
-        if !of_host.has_registered(u64::from(len), capacity) {
+        let footprint = links.transport.footprint(len as usize);
+        if !links[incoming.link]
+            .memory
+            .has_registered(footprint, capacity)
+        {
             return Err(NoMemory::OfHost);
         }
         let id = links[incoming.link].id;
@@ -210,8 +213,9 @@ impl<T: Transport> Receiving<T> {
         self.charge_incoming(links, key);
         self.expect_progress(links, key);
         let incoming = &mut self.incoming[key];
+        let footprint = links.transport.footprint(incoming.len as usize);
         let of_host = &links[incoming.link].memory;
-        incoming.registered = of_host.charge(Use::Arriving, incoming.len.into());
+        incoming.registered = of_host.charge(Use::Arriving, footprint);
         incoming.is_accepted = true;
         if incoming.form == FRAGMENT {
             if let Place::Waiting(bytes) = &incoming.place
@@ -249,6 +253,7 @@ impl<T: Transport> Receiving<T> {
     /// Gives free memory to messages that wait, until one is to be refused instead. Returns that one.
     fn place_waiting(&mut self, links: &mut Links<T>) -> Option<(IncomingKey, NoMemory)> {
         let mut next = self.waiting.class_from(0);
+        self.is_short = false;
         while let Some(class) = next {
             // A message whose connection or host is at its limit does not hold up those of others.
             let mut full = 0;
@@ -270,7 +275,10 @@ impl<T: Transport> Receiving<T> {
                         full += 1;
                         self.waiting.end_turn(class);
                     }
-                    Err(_) => break,
+                    Err(_) => {
+                        self.is_short = true;
+                        break;
+                    }
                 }
             }
             next = self.waiting.class_from(class + 1);
@@ -292,12 +300,20 @@ impl<T: Transport> Receiving<T> {
                 "the receiver did not begin to read a message of {len} bytes, for which it has memory: it \
                  already reads as many messages at a time as it can, or the connection is closing. Try again"
             ),
-            NoMemory::OfConnection | NoMemory::OfHost | NoMemory::OfPoller | NoMemory::NotYet => {
+            NoMemory::OfHost => {
+                let (own, all) = links[self.incoming[key].link].memory.registered();
                 format!(
-                    "the receiver has no memory for a message of {len} bytes: {}",
-                    self.use_of_memory(links, key)
+                    "the receiver has no memory for a message of {len} bytes: the host of its sender uses {own} \
+                     of the {} bytes for messages that arrive at all pollers of the process, others use {}, and a \
+                     host may use three times what it leaves to others",
+                    links.transport.limits().receive_memory(),
+                    all.saturating_sub(own)
                 )
             }
+            NoMemory::OfConnection | NoMemory::OfPoller | NoMemory::NotYet => format!(
+                "the receiver has no memory for a message of {len} bytes: {}",
+                self.use_of_memory(links, key)
+            ),
         })
     }
 
@@ -380,14 +396,18 @@ impl<T: Transport> Receiving<T> {
 
     /// Handles the progress timer of a message that has memory. Returns the end of one that is refused.
     fn check_progress(&mut self, links: &mut Links<T>, key: IncomingKey) -> Option<Ended> {
-        let others_wait = self.waiting.has_others_than(self.incoming[key].link);
+        let others_wait = self.is_short && self.waiting.has_others_than(self.incoming[key].link);
         let incoming = &mut self.incoming[key];
         let link = &links[incoming.link];
         let progress = incoming.progress(&link.bodies);
         let noted = incoming.looks.noted();
-        let moved = progress.received - noted.received;
         let is_stalled = progress == noted;
-        let is_slow = others_wait && u64::from(moved) * LEAST_PARTS < incoming.len.into();
+        // The messages of a connection take turns.
+        let arrived = link.bodies.arrived;
+        let moved = arrived - mem::replace(&mut incoming.arrived_on_link, arrived);
+        let is_wanted = !matches!(incoming.purpose, Purpose::Nobody);
+        let uses_memory = is_wanted && incoming.registered.bytes() > 0;
+        let is_slow = others_wait && uses_memory && moved * LEAST_PARTS < link.bodies.receiving;
         // The sender cannot go on while this side holds all receives that it was promised. A READ
         // needs none.
         let is_held_here = !incoming.is_read() && !link.connection.peer_has_credits();
@@ -396,16 +416,16 @@ impl<T: Transport> Receiving<T> {
             self.start_look(links, key);
             return None;
         }
-        if is_stalled || matches!(incoming.purpose, Purpose::Nobody) {
+        if is_stalled {
             let (link, error) = (incoming.link, incoming.stalled());
             links.close_failed(link, error, "closing a connection");
             return None;
         }
         let status = Status::resource_exhausted(format!(
-            "{moved} bytes of a message of {} have arrived in {} s, and other connections wait for the memory \
-             that the receiver has for it: send it again when the path is faster, or as several messages",
-            incoming.len,
-            LOOK.as_secs()
+            "{moved} bytes of all messages of the connection have arrived in {} s, and others wait for the \
+             memory that the receiver has for this one, of {} bytes: send it again when the path is faster",
+            LOOK.as_secs(),
+            incoming.len
         ));
         links.counters.transfers.refused.add(1);
         Some(self.end_refused(links, key, status))

@@ -56,6 +56,7 @@ impl<T: Transport> Receiving<T> {
         self.discharge(links, key);
         let incoming = &mut self.incoming[key];
         incoming.place = Place::Nowhere;
+        incoming.metadata = Box::default();
         incoming.heap = Charge::default();
         incoming.registered = Charge::default();
         // If it is neither kept nor unfinished, the sender needs no entry.

@@ -36,6 +36,8 @@ pub(super) struct Incoming<M> {
     pub(super) form: u16,
     /// Bytes that the sender has sent or described.
     pub(super) announced: u32,
+    /// The link's `arrived` at the latest look.
+    pub(super) arrived_on_link: u64,
     /// The link's `announced` after the latest piece of this message.
     pub(super) announced_on_link: u64,
     /// True if the sender sends no more: everything was announced, or it has given up.
@@ -72,10 +74,8 @@ pub(super) struct Incoming<M> {
 /// How far a long message has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Bytes of the message that are announced.
-    pub(super) announced: u32,
-    /// Bytes of it that have arrived.
-    pub(super) received: u32,
+    /// Grows with each piece of the message that is announced, and with each that arrives.
+    pub(super) own: u64,
     /// What else moves it on.
     pub(super) of_others: OfOthers,
 }
@@ -90,8 +90,7 @@ pub(super) enum OfOthers {
 
 impl Progress {
     pub(super) const NONE: Self = Self {
-        announced: 0,
-        received: 0,
+        own: 0,
         of_others: OfOthers::Announced(0),
     };
 }
@@ -126,6 +125,8 @@ pub(in super::super) struct Receiving<T: Transport> {
     pub(super) incoming: Table<IncomingKey, Incoming<T::Memory>>,
     /// Messages that wait for memory.
     pub(super) waiting: WaitingMessages,
+    /// Some of them wait for memory that others use, and not only for that of their own connection or host.
+    pub(super) is_short: bool,
     /// Messages with entries for control frames.
     pub(super) owed: Waiting<LinkKey, IncomingKey>,
     /// Messages that are being fetched, by the transport's number for them.
@@ -143,6 +144,7 @@ impl<T: Transport> Receiving<T> {
         Self {
             incoming: Table::default(),
             waiting: WaitingMessages::default(),
+            is_short: false,
             owed: Waiting::default(),
             fetches: HashMap::new(),
             memory,
@@ -247,6 +249,7 @@ impl<T: Transport> Receiving<T> {
         let incoming = &mut self.incoming[key];
         let link = &links[incoming.link].bodies;
         incoming.looks = Looks::begin(incoming.progress(link));
+        incoming.arrived_on_link = link.arrived;
         self.start_look(links, key);
     }
 

@@ -71,8 +71,7 @@ impl<M> Incoming<M> {
     pub(super) fn progress(&self, link: &LinkBodies) -> Progress {
         let others = link.announced - self.announced_on_link;
         Progress {
-            announced: self.announced,
-            received: self.received,
+            own: u64::from(self.announced) + u64::from(self.received),
             of_others: match self.is_read() {
                 true => OfOthers::Read(link.segments_read),
                 false => OfOthers::Announced(others.min(MOST_OF_OTHERS)),

@@ -94,6 +94,7 @@ impl<T: Transport> Receiving<T> {
             len: body.len,
             form: body.form,
             announced: 0,
+            arrived_on_link: link.bodies.arrived,
             announced_on_link: link.bodies.announced,
             is_announced: false,
             place: Place::Waiting(Vec::new()),
@@ -235,11 +236,17 @@ impl<T: Transport> Receiving<T> {
         piece: &[u8],
     ) -> Result<(), ProtocolError> {
         let incoming = &mut self.incoming[key];
+        links[incoming.link].bodies.arrived += piece.len() as u64;
         let at = incoming.received as usize;
         match &mut incoming.place {
             // A plain copy, which leaves the bytes in the cache: this side reads them next.
             Place::Memory(memory) => memory.as_mut()[at..][..piece.len()].copy_from_slice(piece),
-            Place::Waiting(bytes) | Place::Heap(bytes) => bytes.extend_from_slice(piece),
+            Place::Waiting(bytes) | Place::Heap(bytes) => {
+                // As much as is charged.
+                let most = incoming.len.min(FREE_FRAGMENTS) as usize;
+                bytes.reserve_exact(most.saturating_sub(bytes.len()));
+                bytes.extend_from_slice(piece);
+            }
             Place::Fetch(_) | Place::Cancelling(_) | Place::Nowhere => {}
         }
         incoming.received += piece.len() as u32;
@@ -290,7 +297,9 @@ impl<T: Transport> Receiving<T> {
         // The connection may have ended.
         let key = *self.fetches.get(&fetch)?;
         let incoming = &mut self.incoming[key];
-        links[incoming.link].bodies.segments_read += 1;
+        let link = &mut links[incoming.link].bodies;
+        link.segments_read += 1;
+        link.arrived += u64::from(len);
         // A fetch that was cancelled may report segments that had arrived before.
         if !matches!(incoming.place, Place::Fetch(_)) {
             return None;

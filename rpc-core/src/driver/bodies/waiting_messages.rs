@@ -26,12 +26,15 @@ impl WaitingMessages {
     }
 
     pub(super) fn has_class_of(&self, len: u32) -> bool {
-        self.classes.contains_key(&class_of(len))
+        let class = self.classes.get(&class_of(len));
+        class.is_some_and(|class| class.len() > 0)
     }
 
     /// Returns the first class, from this one on, of which messages wait.
     pub(super) fn class_from(&self, class: u32) -> Option<u32> {
-        self.classes.range(class..).next().map(|(class, _)| *class)
+        let mut classes = self.classes.range(class..);
+        let waiting = classes.find(|(_, waiting)| waiting.len() > 0);
+        waiting.map(|(class, _)| *class)
     }
 
     /// Returns the number of connections with messages of a class.
@@ -64,9 +67,6 @@ impl WaitingMessages {
             return;
         };
         self.len -= usize::from(waiting.remove(key));
-        if waiting.len() == 0 {
-            self.classes.remove(&class);
-        }
     }
 }
 

@@ -234,6 +234,9 @@ impl Streams {
         links.counters.streams.ended.add(1);
         let link = &mut links[stream.link];
         link.streams.open -= 1;
+        if stream.has_memory {
+            link.streams.give_memory_back();
+        }
         match &stream.phase {
             StreamPhase::Opening(_) => {}
             StreamPhase::Sent { call, .. }

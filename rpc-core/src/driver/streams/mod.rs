@@ -190,7 +190,7 @@ impl Streams {
 
     /// Returns true if a client's stream has got the memory that each needs.
     pub(super) fn has_memory(&self, key: StreamKey) -> bool {
-        self.entries[key].memory.bytes() > 0
+        self.entries[key].has_memory
     }
 
     /// Notes the handler of a stream, which awaits.

@@ -16,7 +16,6 @@ use super::super::outbox::{Class, Missing, Slot};
 use super::{ServedStream, Stream, StreamPhase, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
-use crate::peer_memory::Use;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{
     CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata,
@@ -80,7 +79,7 @@ impl Streams {
             self.signals.clone(),
             key.number(),
             sizes,
-            Some(&links[link].memory),
+            Some(*links[link].memory),
         );
         let sent = self.send_at_once(links, link, key, core, &mut request);
         let phase = match sent {
@@ -203,16 +202,16 @@ impl Streams {
             answer: None,
         });
         let mut stream = Stream::new(Arc::clone(&core), link, phase, longest);
-        let memory = Arc::clone(&links[link].memory);
-        stream.memory = memory.charge(Use::Heap, 0);
-        let least = links.transport.limits().memory_of_stream();
+        let of_each = links.transport.limits().memory_of_stream();
+        let entry = &mut links[link];
+        let memory = *entry.memory;
         // Without memory, its handler does not begin.
-        let _ = stream.memory.resize(least);
+        stream.has_memory = entry.streams.take_memory(memory, of_each);
         // Call ids bound the streams of a connection.
         let key = self.entries.insert(stream);
         let sizes = sizes(links, link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
-        let _ = core.attach(self.signals.clone(), key.number(), sizes, Some(&memory));
+        let _ = core.attach(self.signals.clone(), key.number(), sizes, Some(memory));
         // A handler that has one message answers the request with it.
         core.note_arrival();
         let mut state = core.lock();

@@ -13,7 +13,6 @@ use super::super::links::Links;
 use super::super::responses::BlockedResponse;
 use super::super::tasks::TaskKey;
 use super::super::timers::TimerKey;
-use crate::peer_memory::Charge;
 use crate::protocol::frame::CallId;
 use crate::stats::{CalledStream, ServedCall};
 use crate::stream::core::StreamCore;
@@ -28,8 +27,8 @@ pub(super) struct Stream {
     /// The most bytes of a message that this side receives, if the method has a limit.
     pub(super) longest: Option<u32>,
     pub(super) timer: Option<TimerKey>,
-    /// Server: what it uses in any case.
-    pub(super) memory: Charge,
+    /// Server: it has got the memory that each needs.
+    pub(super) has_memory: bool,
     /// Since the latest check of its memory.
     pub(super) was_used: bool,
     /// Long messages that are under way to the peer.
@@ -101,7 +100,7 @@ impl Stream {
             link,
             phase,
             longest,
-            memory: Charge::default(),
+            has_memory: false,
             timer: None,
             was_used: true,
             sending: Vec::new(),

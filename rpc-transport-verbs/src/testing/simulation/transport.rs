@@ -277,12 +277,16 @@ impl Transport for SimulatedTransport {
         self.verbs.allocate_for(connection, len)
     }
 
+    fn footprint(&self, len: usize) -> u64 {
+        self.verbs.footprint(len)
+    }
+
     fn memory_by_owner(&self) -> MemoryByOwner {
         self.verbs.memory_by_owner()
     }
 
     fn peer_memory(&self) -> PeerMemory {
-        self.state.peer_memory.clone()
+        self.state.peer_memory
     }
 
     fn kept_memory(&self) -> u64 {

@@ -21,5 +21,5 @@ pub(crate) mod process_memory;
 mod read_turns;
 pub(crate) mod registered_buf;
 mod registrar;
-mod size_class;
+pub(crate) mod size_class;
 pub(crate) mod state;

@@ -28,7 +28,7 @@ const MAX_PIECE_BLOCK: usize = 64 * 1024;
 /// Returns the length of the block for a message of `len` bytes: a power of two up to 64 KiB, then
 /// a power of two up to 4 MiB and 4 KiB more. Beyond that, an eighth of a power of two divides the
 /// length without these 4 KiB: 5, 6, 7, 8, 10, 12, 14, 16 MiB and so on.
-pub(super) fn block_len(len: usize) -> usize {
+pub(crate) fn block_len(len: usize) -> usize {
     if len <= MAX_PIECE_BLOCK {
         return len.max(MIN_BLOCK_LEN).next_power_of_two();
     }
