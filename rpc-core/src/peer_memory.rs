@@ -211,9 +211,7 @@ impl SharedByHosts {
             }
         }
     }
-}
 
-impl SharedByHosts {
     fn lock(&self) -> MutexGuard<'_, Hosts> {
         // Under this lock only the allocator can panic.
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)

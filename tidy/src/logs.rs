@@ -38,7 +38,11 @@ pub const UNLIMITED: &[Row] = &[
         "at powers of two of a number that only grows",
     ),
     ("driver/serving.rs", "shutting down:", "once in a shutdown"),
-    ("driver/connections.rs", "shutting down:", "once in a shutdown"),
+    (
+        "driver/connections.rs",
+        "shutting down:",
+        "once in a shutdown",
+    ),
     (
         "driver/links.rs",
         "This is a bug in Verbline",

@@ -1,7 +1,6 @@
 //! [`Connections`]: the connections of a poller, with all that is on its way over them.
 
-use std::cell::RefCell;
-use std::cell::RefMut;
+use std::cell::{RefCell, RefMut};
 use std::mem;
 use std::sync::Arc;
 
@@ -12,8 +11,7 @@ use super::age::ConnectionAge;
 use super::block_on_waker::BlockOnWaker;
 use super::body::Body;
 use super::call_table::WakeTarget;
-use super::handle::ConnectedLink;
-use super::handle::SendLimits;
+use super::handle::{ConnectedLink, SendLimits};
 use super::link::{Link, LinkKey, LinkState};
 use super::ready::ReadyQueue;
 use super::wakeup::Wakeup;
@@ -25,8 +23,7 @@ use crate::protocol::inline_frame::SpareFrame;
 use crate::protocol::session::{ClientSession, ServerSession, clamp_in_flight, stated_message_len};
 use crate::stats::{ConnectionMemory, PollerCounters};
 use crate::stream::wakers::wake_all;
-use crate::transport::CloseReason;
-use crate::transport::{ConnectError, Connected, Transport};
+use crate::transport::{CloseReason, ConnectError, Connected, Transport};
 
 /// The connections of a poller, with all that is on its way over them, for its calls and for its handlers.
 pub(crate) struct Connections<T: Transport> {

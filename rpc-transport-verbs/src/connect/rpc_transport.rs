@@ -13,9 +13,9 @@ use rpc_core::transport::{
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
-use crate::transport::long_messages::size_class::block_len;
 use crate::transport::counters::TransportCounterReader;
 use crate::transport::lane::Lane;
+use crate::transport::long_messages::size_class::block_len;
 use crate::transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
 
 impl Transport for VerbsTransport {
