@@ -34,8 +34,8 @@ pub(super) struct RequestParts {
 /// The number and waker of a task, lent to a future for one poll.
 pub(super) type LentTask = (TaskKey, Waker);
 
-/// The handlers of a server's methods, and the tasks of those that await. They are the application's code: none is
-/// entered while anything is borrowed.
+/// The handlers of a server's methods, and the tasks of those that await. They are the application's
+/// code: none is entered while anything is borrowed.
 pub(crate) struct Handlers {
     pub(crate) methods: RefCell<Methods>,
     pub(super) tasks: RefCell<Tasks>,

@@ -1,5 +1,6 @@
-//! Memory for long messages that arrive. A message gets memory for all of its bytes or for none,
-//! and messages of about the same length get it in the order of their arrival.
+//! Memory for long messages that arrive. A message gets memory for all of its bytes or for none.
+//! Among messages of about the same length, connections take turns; those of a connection get memory
+//! in the order of their arrival. A host gets no more than its share (`peer_memory.rs`).
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
 //! sends all of it without an answer. Its bytes go to the heap: a message before it may wait for
