@@ -266,6 +266,14 @@ fn is_within_share(own: u64, all: u64, more: u64, capacity: u64) -> bool {
     own.saturating_add(more) <= left.saturating_mul(SHARE)
 }
 
+/// Returns the memory of a host that may use all there is.
+#[cfg(test)]
+pub(crate) fn memory_of_a_host() -> &'static HostMemory {
+    let memory = PeerMemory::default();
+    memory.share_heap(u64::MAX);
+    *memory.of(None)
+}
+
 /// Bytes that are in use. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Charge {

@@ -62,7 +62,7 @@ const REPETITIONS: usize = 3;
 const OTHER_ENTRY: &str = "BiasedLock<T>::enter_taking";
 
 /// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
-const LAYERS: [&str; 9] = [
+const LAYERS: [&str; 10] = [
     "call",
     "tcp",
     "connections",
@@ -70,6 +70,7 @@ const LAYERS: [&str; 9] = [
     "verbs",
     "stream",
     "ping-pong",
+    "first-message",
     "idle-client",
     "idle-server",
 ];
@@ -84,6 +85,7 @@ fn what(layer: &str) -> &str {
         "verbs" => "for one raw message there and one back through the verbs layer, soft included",
         "stream" => "for one message of 64 bytes of a server stream, in frames of many",
         "ping-pong" => "for one message there and one back on an open stream, one empty turn each",
+        "first-message" => "for a server stream of one message: opened, read and ended",
         "idle-client" => "for an empty turn of a client with one connection",
         _ => "for an empty turn of a server with one connection",
     }

@@ -130,9 +130,10 @@ impl<T: Transport> Links<T> {
     }
 
     /// Returns a deadline for the header of a request: 0 if it has none.
+    #[inline]
     pub(super) fn on_peers_clock(&self, key: LinkKey, deadline: Option<Instant>) -> u32 {
-        let peer = self.transport.peer_clock(self.table[key].id);
         deadline.map_or(0, |deadline| {
+            let peer = self.transport.peer_clock(self.table[key].id);
             on_peers_clock(&self.clock, peer, deadline, self.clock.now())
         })
     }

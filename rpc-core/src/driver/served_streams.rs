@@ -16,7 +16,7 @@ use super::link::LinkKey;
 use super::link_streams::StreamKey;
 use super::responses::{Blocked, BlockedResponse, Started};
 use super::serving::Serving;
-use super::streams::{FailedHandler, Next};
+use super::streams::{FailedHandler, Next, ToServe};
 use super::tasks::Task;
 use crate::method::MethodKind;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
@@ -73,19 +73,16 @@ impl Serving {
         let Some(key) = key else {
             unreachable!("a request that opens a stream has added it");
         };
-        let core = state.streams.set_served(key, served);
-        if state.streams.has_answer(key) {
-            // It has failed while its request waited.
-            state.streams.queue(key);
-            drop(borrowed);
-            return connections.release_request(link, body);
-        }
-        let has_memory = state.streams.has_memory(key);
+        let to_serve = state.streams.set_served(key, served);
         drop(borrowed);
-        if !has_memory {
-            connections.release_request(link, body);
-            return self.fail_stream(connections, key, no_memory(), Started::NOT);
-        }
+        let core = match to_serve {
+            ToServe::Begins(core) => core,
+            ToServe::HasAnswer => return connections.release_request(link, body),
+            ToServe::HasNoMemory => {
+                connections.release_request(link, body);
+                return self.fail_stream(connections, key, no_memory(), Started::NOT);
+            }
+        };
         let Some(handler) = handler_of(&parts) else {
             connections.release_request(link, body);
             return self.reject_stream(connections, key, header, &parts);

@@ -69,7 +69,13 @@ impl<K: Key> ReadySet<K> {
     }
 
     /// Removes a key. Returns false if it was not there.
+    // Who ends is removed from everywhere, and mostly waits nowhere.
+    #[inline]
     pub(crate) fn remove(&mut self, key: K) -> bool {
+        self.len > 0 && self.remove_from_some(key)
+    }
+
+    fn remove_from_some(&mut self, key: K) -> bool {
         let arrival = self.arrivals.get_mut(key.index());
         if arrival.and_then(Option::take).is_none() {
             return false;
@@ -215,7 +221,12 @@ impl<G: Key, K: Key> Waiting<G, K> {
     }
 
     /// Removes a key. Returns false if it does not wait.
+    #[inline]
     pub(crate) fn remove(&mut self, key: K) -> bool {
+        self.len > 0 && self.remove_from_some(key)
+    }
+
+    fn remove_from_some(&mut self, key: K) -> bool {
         let Some((group, _)) = self.members.get(key.index()).copied().flatten() else {
             return false;
         };

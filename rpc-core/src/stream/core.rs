@@ -183,7 +183,7 @@ impl StreamCore {
         queue: Arc<dyn SignalQueue>,
         index: u32,
         sizes: StreamSizes,
-        memory: Option<&'static HostMemory>,
+        memory: &'static HostMemory,
     ) -> Option<Waker> {
         // Before `is_signalled` is cleared, which happens under the lock below at the earliest.
         let _ = self.signal.set(Signal { queue, index });

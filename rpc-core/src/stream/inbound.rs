@@ -95,8 +95,8 @@ impl LongArrival {
 }
 
 impl Inbound {
-    pub(super) fn open(&mut self, window: u32, memory: Option<&'static HostMemory>) {
-        self.charge = memory.map_or_else(Charge::default, |memory| memory.charge(Use::Heap, 0));
+    pub(super) fn open(&mut self, window: u32, memory: &'static HostMemory) {
+        self.charge = memory.charge(Use::Heap, 0);
         self.window.initial = window;
         self.window.size = window;
         self.window.available = window;
@@ -170,7 +170,7 @@ impl Inbound {
 
     /// Charges nothing any more for a stream that has ended and holds little.
     pub(super) fn forget_charge(&mut self) {
-        self.charge = Charge::default();
+        self.charge.set(0);
     }
 
     /// Returns true if a message was dropped because there was no memory for it.
@@ -279,6 +279,7 @@ impl Inbound {
     }
 
     /// Ends this direction, unless it has ended.
+    #[inline]
     pub(crate) fn end(&mut self, end: StreamEnd) {
         if !mem::replace(&mut self.has_ended, true) {
             self.end = Some(match self.is_cut {
@@ -478,7 +479,7 @@ impl Inbound {
         (*has_begun, *has_ended) = (false, false);
         (*is_discarded, *is_cut, *lacks_memory) = (false, false, false);
         *in_hand = 0;
-        *charge = Charge::default();
+        charge.set(0);
     }
 
     /// Frees the memory of a stream that has been idle.

@@ -143,9 +143,9 @@ impl Outbound {
     pub(super) fn open(
         &mut self,
         sizes: StreamSizes,
-        memory: Option<&'static HostMemory>,
+        memory: &'static HostMemory,
     ) -> Option<Waker> {
-        self.charge = memory.map_or_else(Charge::default, |memory| memory.charge(Use::Heap, 0));
+        self.charge = memory.charge(Use::Heap, 0);
         self.frame_room = sizes.frame_room;
         self.coalesces = sizes.coalesces;
         self.longest_message = sizes.longest_message;
@@ -245,7 +245,7 @@ impl Outbound {
     /// Ends this direction: what waits is discarded. Returns the waker of the sender.
     pub(super) fn end(&mut self) -> Option<Waker> {
         self.has_ended = true;
-        for chunk in self.chunks.drain(..) {
+        while let Some(chunk) = self.chunks.pop_front() {
             if let Chunk::Long(message) = chunk {
                 self.left.push(*message);
             }
@@ -253,7 +253,7 @@ impl Outbound {
         self.spare.truncate(KEPT_AT_END);
         self.spare
             .retain(|batch| batch.capacity() <= KEPT_WHEN_IDLE);
-        self.charge = Charge::default();
+        self.charge.set(0);
         self.queued = 0;
         self.metadata = None;
         self.sender.take()

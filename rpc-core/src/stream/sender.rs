@@ -254,6 +254,7 @@ impl<T> Sender<T> {
         poll_fn(|cx| self.poll_send(&mut message, cx)).await
     }
 
+    #[inline]
     fn poll_send(
         &mut self,
         message: &mut Option<T>,

@@ -7,6 +7,7 @@ use super::*;
 use crate::codec::ProstCodec;
 use crate::limits::{LengthLimit, MessageLimit};
 use crate::method::{Idempotency, MethodKind};
+use crate::peer_memory::memory_of_a_host;
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
 use crate::stream::batch::MessageForm;
@@ -57,7 +58,10 @@ impl OpenStream for TestChannel {
     }
 
     fn open(&self, core: &Arc<StreamCore>, stream: StreamRequest) -> u64 {
-        assert!(core.attach(Arc::new(NoQueue), 0, SIZES, None).is_none());
+        assert!(
+            core.attach(Arc::new(NoQueue), 0, SIZES, memory_of_a_host())
+                .is_none()
+        );
         let mut opened = self.opened.borrow_mut();
         opened.push((Arc::clone(core), stream));
         opened.len() as u64

@@ -77,11 +77,11 @@ impl Streams {
         let unknown = ProtocolError::UnknownCall { call };
         let key = self.stream_of(links, link, call).ok_or(unknown)?;
         let stream = &mut self.entries[key];
-        match &stream.phase {
+        match &mut stream.phase {
             StreamPhase::Sent { call, counters } => {
                 stream.phase = StreamPhase::Answered {
                     call: *call,
-                    counters: counters.clone(),
+                    counters: mem::take(counters),
                     code: header.selector,
                 };
                 stream.abandon_sending(links, &mut bodies.sending);

@@ -55,6 +55,16 @@ use crate::transport::{CloseReason, Transport};
 /// Streams whose memory a check frees if they were idle.
 const TRIMMED_PER_CHECK: u32 = 256;
 
+/// What becomes of a client's stream, now that it is the turn of its request.
+pub(super) enum ToServe {
+    /// Its handler begins.
+    Begins(Arc<StreamCore>),
+    /// It has failed before, and its answer waits to be sent.
+    HasAnswer,
+    /// It fails, because it has not got the memory that each needs.
+    HasNoMemory,
+}
+
 /// The streams of one poller.
 #[derive(Debug)]
 pub(crate) struct Streams {
@@ -173,19 +183,22 @@ impl Streams {
         })
     }
 
-    /// Notes that the request of a stream has been counted. Returns the stream's state.
-    pub(super) fn set_served(&mut self, key: StreamKey, served: ServedCall) -> Arc<StreamCore> {
+    /// Notes that the request of a stream has been counted: its turn has come. Returns what becomes of it.
+    pub(super) fn set_served(&mut self, key: StreamKey, served: ServedCall) -> ToServe {
         let stream = &mut self.entries[key];
-        if let Some(serving) = stream.serving() {
-            serving.served = Some(served);
+        let Some(serving) = stream.serving() else {
+            unreachable!("a client's request has opened it");
+        };
+        serving.served = Some(served);
+        if serving.answer.is_some() {
+            // It has failed while its request waited.
+            self.to_look.insert(key);
+            return ToServe::HasAnswer;
         }
-        Arc::clone(&stream.core)
-    }
-
-    /// Returns true if a stream has its answer, which waits to be sent.
-    pub(super) fn has_answer(&mut self, key: StreamKey) -> bool {
-        let serving = self.entries[key].serving();
-        serving.is_some_and(|serving| serving.answer.is_some())
+        match stream.has_memory {
+            true => ToServe::Begins(Arc::clone(&stream.core)),
+            false => ToServe::HasNoMemory,
+        }
     }
 
     /// Returns true if a client's stream has got the memory that each needs.

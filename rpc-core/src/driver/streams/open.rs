@@ -79,7 +79,7 @@ impl Streams {
             self.signals.clone(),
             key.number(),
             sizes,
-            Some(*links[link].memory),
+            *links[link].memory,
         );
         let sent = self.send_at_once(links, link, key, core, &mut request);
         let phase = match sent {
@@ -211,7 +211,7 @@ impl Streams {
         let key = self.entries.insert(stream);
         let sizes = sizes(links, link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
-        let _ = core.attach(self.signals.clone(), key.number(), sizes, Some(memory));
+        let _ = core.attach(self.signals.clone(), key.number(), sizes, memory);
         // A handler that has one message answers the request with it.
         core.note_arrival();
         let mut state = core.lock();

@@ -139,8 +139,12 @@ impl Stream {
         let [reader, sender] = core.end(end);
         let left = core.outbound.take_left();
         drop(core);
-        links.wakers.extend(reader);
-        links.wakers.extend(sender);
+        if let Some(reader) = reader {
+            links.wakers.push(reader);
+        }
+        if let Some(sender) = sender {
+            links.wakers.push(sender);
+        }
         for message in left {
             sending.discard(message);
         }

@@ -22,6 +22,7 @@ use crate::metadata::Metadata;
 use crate::method::{Idempotency, MethodKind, MethodSpec};
 use crate::offload::Spawned;
 use crate::outcome::{self, Section};
+use crate::peer_memory::memory_of_a_host;
 use crate::protocol::frame::ResponseHead;
 use crate::service::dispatch::Methods;
 use crate::service::executor::OnExecutor;
@@ -70,7 +71,7 @@ impl Fixture {
             coalesces: true,
             longest_message: MessageLimit::new(1024, LengthLimit::Receiver),
         };
-        let waiting = stream.attach(Arc::new(NoDriver), 0, sizes, None);
+        let waiting = stream.attach(Arc::new(NoDriver), 0, sizes, memory_of_a_host());
         assert!(waiting.is_none());
         Self {
             handler: Rc::clone(methods.handler(0).unwrap()),

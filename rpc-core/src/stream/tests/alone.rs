@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::{Bytes, Signals, limit_of, now};
+use crate::peer_memory::memory_of_a_host;
 use crate::stream::core::StreamCore;
 use crate::stream::outbound::{Outbound, PushOutcome, StreamSizes};
 use crate::stream::reader::ReaderWake;
@@ -53,7 +54,7 @@ impl Linked {
             }),
         );
         assert!(
-            core.attach(Arc::<Signals>::default(), 0, SIZES, None)
+            core.attach(Arc::<Signals>::default(), 0, SIZES, memory_of_a_host())
                 .is_none()
         );
         let (sender, messages) = sender();
@@ -105,7 +106,7 @@ fn a_message_that_is_too_long_is_not_tried() {
 
 fn outbound() -> Outbound {
     let mut outbound = Outbound::default();
-    assert!(outbound.open(SIZES, None).is_none());
+    assert!(outbound.open(SIZES, memory_of_a_host()).is_none());
     outbound
 }
 

@@ -8,6 +8,7 @@ use super::Signals;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::LongMessage;
 use crate::limits::{LengthLimit, MessageLimit};
+use crate::peer_memory::memory_of_a_host;
 use crate::protocol::frame::ResponseHead;
 use crate::stream::batch::MessageForm;
 use crate::stream::core::StreamCore;
@@ -30,7 +31,7 @@ fn end() -> StreamEnd {
 fn attached(kept: &mut KeptCores) -> Arc<StreamCore> {
     let core = StreamCore::of_server(kept.take(), None, Some(7));
     assert!(
-        core.attach(Arc::<Signals>::default(), 0, SIZES, None)
+        core.attach(Arc::<Signals>::default(), 0, SIZES, memory_of_a_host())
             .is_none()
     );
     core.lock().begin_look();

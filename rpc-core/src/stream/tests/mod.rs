@@ -23,6 +23,7 @@ use super::outbound::StreamSizes;
 use crate::codec::LongMessage;
 use crate::codec::{Codec, DecodeError, LengthChanged};
 use crate::limits::{LengthLimit, MessageLimit};
+use crate::peer_memory::memory_of_a_host;
 use crate::protocol::frame::ResponseHead;
 
 /// The codec of messages that are bytes. A message that starts with 0xff does not decode, and one
@@ -199,7 +200,7 @@ impl Wire {
     pub(super) fn attach(&mut self) {
         for (index, end) in self.ends.iter().enumerate() {
             let queue = Arc::clone(&self.signals) as Arc<dyn SignalQueue>;
-            if let Some(waker) = end.attach(queue, index as u32, self.sizes, None) {
+            if let Some(waker) = end.attach(queue, index as u32, self.sizes, memory_of_a_host()) {
                 waker.wake();
             }
         }
