@@ -46,7 +46,7 @@ impl<T: Transport> DriverState<T> {
     /// Returns the number of entries that wait for a control frame.
     pub(super) fn entries_owed(&self, link: LinkKey) -> usize {
         let made = self.links[link].entries.len();
-        made + self.streams.grants_of(link) + self.bodies.receiving.entries_owed(link)
+        made + self.links.outbox.grants.len_of(link) + self.bodies.receiving.entries_owed(link)
     }
 
     /// Sends the credits, entries and acknowledgements that no other frame has carried.

@@ -6,7 +6,6 @@
 
 use super::DriverState;
 use super::link::Link;
-use super::link_streams::StreamKey;
 use crate::transport::Transport;
 
 /// Connections, streams and messages up to which the sums are checked at the end of each turn. With more,
@@ -70,8 +69,6 @@ impl<T: Transport> DriverState<T> {
         assert!(outbox.control.keys().all(|key| links.contains(key)));
         assert!(outbox.calls.keys().all(|key| links.contains(key)));
         assert!(self.endings.links().all(|key| links.contains(key)));
-        let has_stream = |key: StreamKey| self.streams.contains(key);
-        assert!(outbox.streams.keys().all(has_stream));
         let any = outbox.control.len() | outbox.calls.len() | outbox.streams.len();
         let any = any | outbox.pieces.len() | outbox.windows.len();
         assert!(

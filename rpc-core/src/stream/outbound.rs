@@ -119,6 +119,8 @@ pub(crate) struct Outbound {
     spare: Vec<Vec<u8>>,
     /// Counts the batches, and those that are kept, beyond the first one.
     charge: Charge,
+    /// The batches that are charged, with the first one.
+    charged: usize,
     /// Bytes in all batches, and for a long message the room of all frames that may wait.
     queued: usize,
     /// Zero until the stream is attached.
@@ -171,21 +173,37 @@ impl Outbound {
         QUEUED_FRAMES * self.frame_room
     }
 
-    /// Returns true if another frame may be queued: always the first, and if its host may use more memory,
-    /// further ones.
+    /// Returns true if another frame may be queued: always the first, and further ones if their memory is
+    /// charged already, or if the host may use more.
     fn has_room(&self) -> bool {
         match self.queued {
             // None before the stream is attached.
             0 => self.frame_room > 0,
-            queued => queued < self.capacity() && !self.charge.is_at_heap_limit(),
+            queued => {
+                let is_charged = self.batches() < self.charged;
+                queued < self.capacity() && (is_charged || !self.charge.is_at_heap_limit())
+            }
         }
     }
 
-    /// Charges the batches.
+    /// Returns the number of batches, with those that are kept.
+    fn batches(&self) -> usize {
+        self.chunks.len() + self.spare.len()
+    }
+
+    /// Charges the batches, of which there are more or fewer now. All hosts of the process count charges
+    /// together, so one shrinks when three quarters of it are not needed, and not with each frame.
     #[inline]
     fn charge(&mut self) {
-        let batches = self.chunks.len() + self.spare.len();
-        let bytes = batches.saturating_sub(1) * self.frame_room;
+        let batches = self.batches();
+        if batches > self.charged || 4 * batches <= self.charged {
+            self.charge_exactly();
+        }
+    }
+
+    fn charge_exactly(&mut self) {
+        self.charged = self.batches();
+        let bytes = self.charged.saturating_sub(1) * self.frame_room;
         self.charge.set(bytes as u64);
     }
 
@@ -210,9 +228,13 @@ impl Outbound {
             *latest_count += count;
             batch.clear();
         } else {
-            let bytes = mem::replace(batch, self.spare.pop().unwrap_or_default());
+            let spare = self.spare.pop();
+            let is_more = spare.is_none();
+            let bytes = mem::replace(batch, spare.unwrap_or_default());
             self.chunks.push_back(Chunk::Batch { bytes, count });
-            self.charge();
+            if is_more {
+                self.charge();
+            }
         }
         PushOutcome::Queued
     }
@@ -254,7 +276,7 @@ impl Outbound {
         self.spare
             .retain(|batch| batch.capacity() <= KEPT_WHEN_IDLE);
         self.charge.set(0);
-        self.queued = 0;
+        (self.charged, self.queued) = (0, 0);
         self.metadata = None;
         self.sender.take()
     }
@@ -343,12 +365,13 @@ impl Outbound {
         self.queued -= bytes.len();
         let skipped = bytes.len() - frame.message_len;
         messages.copy_from_slice(&bytes[skipped..]);
-        let is_only = self.spare.is_empty() && self.chunks.is_empty();
-        if is_only || self.spare.len() < SPARE_CHUNKS && !self.charge.is_at_heap_limit() {
+        if self.spare.len() < SPARE_CHUNKS {
             bytes.clear();
             self.spare.push(bytes);
+        } else {
+            drop(bytes);
+            self.charge();
         }
-        self.charge();
     }
 
     /// Takes the long message of the next frame, to send it.
@@ -383,8 +406,14 @@ impl Outbound {
         mem::take(&mut self.left)
     }
 
-    /// Takes the waker of a sender that waits for room, if half of the room is free.
-    pub(crate) fn wake_sender(&mut self) -> Option<Waker> {
+    /// Ends a look of the driver. Takes the waker of a sender that waits for room, if half of the room is
+    /// free. Frees what is spare, but for the only batch, if the host may use no more memory.
+    pub(crate) fn end_look(&mut self) -> Option<Waker> {
+        let kept = usize::from(self.chunks.is_empty());
+        if self.spare.len() > kept && self.charge.is_at_heap_limit() {
+            self.spare.truncate(kept);
+            self.charge_exactly();
+        }
         if self.queued <= self.capacity() / 2 {
             self.sender.take()
         } else {
@@ -415,6 +444,7 @@ impl Outbound {
             chunks,
             spare: _,
             charge,
+            charged,
             queued,
             frame_room,
             coalesces,
@@ -430,7 +460,7 @@ impl Outbound {
         chunks.clear();
         left.clear();
         charge.set(0);
-        (*queued, *frame_room, *window) = (0, 0, 0);
+        (*charged, *queued, *frame_room, *window) = (0, 0, 0, 0);
         (*coalesces, *longest_message) = (false, MessageLimit::default());
         (*metadata, *sender) = (None, None);
         (*is_closed, *has_sent_close, *has_ended) = (false, false, false);
@@ -441,7 +471,7 @@ impl Outbound {
         if self.chunks.is_empty() {
             self.chunks = VecDeque::new();
             self.spare = Vec::new();
-            self.charge();
+            self.charge_exactly();
         }
     }
 }

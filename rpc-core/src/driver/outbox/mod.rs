@@ -1,8 +1,12 @@
 //! [`Outbox`]: how frames leave.
 //!
 //! A frame leaves in two steps. Its [`Permit`] takes what frames of its [`Class`] need, and gives it back
-//! when it is dropped. The class also says what its frames leave to others. [`Permit::send_inline`] and [`Permit::send`] are the only places from which frames go to
-//! the transport.
+//! when it is dropped. The class also says what its frames leave to others. [`Permit::send_inline`] and
+//! [`Permit::send`] are the only places from which frames go to the transport.
+//!
+//! What may not leave yet waits in a list of [`Outbox`], but for two: streams in which something has changed
+//! (`Streams`), and responses, which are the application's values and wait where their handlers have
+//! answered (`Responses`).
 
 mod class;
 mod control;
@@ -28,12 +32,16 @@ pub(crate) struct Outbox {
     pub(super) calls: ReadySet<LinkKey>,
     /// Streams that wait for a credit.
     pub(super) streams: Waiting<LinkKey, StreamKey>,
+    /// Client: streams that wait until another one of their connection has ended.
+    pub(super) awaiting_room: Waiting<LinkKey, StreamKey>,
+    /// Streams that owe a grant, for which their connections owe a control frame.
+    pub(super) grants: Waiting<LinkKey, StreamKey>,
     /// Long messages of which a piece may be sent.
     pub(super) pieces: Waiting<LinkKey, TransferKey>,
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
     pub(super) windows: ReadySet<LinkKey>,
-    /// False only if nothing waits in these lists. Empty turns test it, and nothing else of this.
+    /// False only if nothing waits that a turn may send. Empty turns test it, and nothing else of this.
     any: bool,
 }
 
@@ -55,6 +63,13 @@ impl Outbox {
     pub(super) fn note_what_is_left(&mut self, any: bool) {
         let frames = self.control.len() | self.calls.len() | self.streams.len() | self.pieces.len();
         self.any = any || frames | self.windows.len() != 0;
+    }
+
+    /// Removes a stream that has ended.
+    pub(super) fn forget_stream(&mut self, key: StreamKey) {
+        self.streams.remove(key);
+        self.awaiting_room.remove(key);
+        self.grants.remove(key);
     }
 
     /// Rings the doorbell for the frames sent since the last flush, if there are any.

@@ -217,9 +217,7 @@ impl Streams {
         bodies: &mut Bodies<T>,
     ) {
         self.to_look.remove(key);
-        self.awaiting_room.remove(key);
-        self.grants.remove(key);
-        links.outbox.streams.remove(key);
+        links.outbox.forget_stream(key);
         let mut stream = self.entries.remove(key);
         stream.stop_receiving(links, &mut bodies.receiving);
         if stream.phase.is_client() {
@@ -255,7 +253,7 @@ impl Streams {
         self.kept.keep(stream.core);
         let connection = &links[on].connection;
         if connection.streams() < connection.max_streams()
-            && let Some(next) = self.awaiting_room.pop(on)
+            && let Some(next) = links.outbox.awaiting_room.pop(on)
         {
             self.to_look.insert(next);
         }

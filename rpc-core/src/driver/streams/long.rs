@@ -79,7 +79,7 @@ impl Stream {
         };
         match sending.send_long(links, on, class, &[], &mut message, begin) {
             Ok((_, transfer)) => {
-                links.wakers.extend(self.core.lock().outbound.wake_sender());
+                links.wakers.extend(self.core.lock().outbound.end_look());
                 links.counters.streams.frames_sent.add(1);
                 self.note_sending(sending, transfer);
                 Ok(())

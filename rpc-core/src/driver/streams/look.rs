@@ -101,7 +101,7 @@ impl Streams {
             }
         };
         if owes_grant {
-            self.grants.insert(link, key);
+            links.outbox.grants.insert(link, key);
             links.owe(link);
         }
         match stop {
@@ -225,7 +225,7 @@ impl Streams {
         links: &mut Links<T>,
     ) {
         let stalled = links.outbox.streams.take(link);
-        let awaiting_room = self.awaiting_room.take(link);
+        let awaiting_room = links.outbox.awaiting_room.take(link);
         for key in stalled.into_iter().chain(awaiting_room) {
             self.to_look.insert(key);
         }

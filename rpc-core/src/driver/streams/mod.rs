@@ -41,7 +41,7 @@ use super::links::Links;
 use super::ready::ReadyQueue;
 use super::table::Table;
 use super::tasks::{IncomingCall, TaskKey};
-use super::waiting::{ReadySet, Waiting};
+use super::waiting::ReadySet;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, ControlEntry, ControlRequest};
 use crate::stats::ServedCall;
@@ -73,10 +73,6 @@ pub(crate) struct Streams {
     to_look: ReadySet<StreamKey>,
     /// In the latest turn, a stream had more to send than it could in its turn.
     has_more: bool,
-    /// Client: streams that wait until another one of their connection has ended.
-    awaiting_room: Waiting<LinkKey, StreamKey>,
-    /// Streams that owe a grant.
-    grants: Waiting<LinkKey, StreamKey>,
     /// The next stream whose memory is checked.
     next_trimmed: u32,
     /// What streams that have ended leave for the next ones.
@@ -95,8 +91,6 @@ impl Streams {
             entries: Table::default(),
             to_look: ReadySet::default(),
             has_more: false,
-            awaiting_room: Waiting::default(),
-            grants: Waiting::default(),
             next_trimmed: 0,
             kept: KeptCores::default(),
             poller: None,
@@ -130,11 +124,6 @@ impl Streams {
     /// Returns the number of streams.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Returns the number of grants that streams of a connection owe.
-    pub(super) fn grants_of(&self, link: LinkKey) -> usize {
-        self.grants.len_of(link)
     }
 
     /// Returns the streams of clients.
@@ -247,13 +236,12 @@ impl Streams {
     /// Makes entries of the grants that the streams of a connection owe, unless a message has carried
     /// them. Called only when a control frame may be sent.
     pub(super) fn collect_grants<T: Transport>(&mut self, link: LinkKey, links: &mut Links<T>) {
-        let entries = &mut links[link].entries;
-        while let Some(key) = self.grants.pop(link) {
+        while let Some(key) = links.outbox.grants.pop(link) {
             let stream = &mut self.entries[key];
             let granted = stream.core.lock().inbound.take_due_grant();
             if let (Some(call), Some(bytes)) = (stream.phase.call(), granted) {
                 let request = ControlRequest::Grant(bytes);
-                entries.push(ControlEntry { call, request });
+                links[link].entries.push(ControlEntry { call, request });
             }
         }
     }
@@ -261,11 +249,6 @@ impl Streams {
 
 #[cfg(debug_assertions)]
 impl Streams {
-    /// Returns true unless a stream has ended on both sides.
-    pub(super) fn contains(&self, key: StreamKey) -> bool {
-        self.entries.contains(key)
-    }
-
     /// Checks that the streams of each connection are as many as it counts, and that those which wait
     /// are there.
     pub(super) fn assert_sums<T: Transport>(&self, links: &Links<T>) {
@@ -274,8 +257,11 @@ impl Streams {
             let of_link = streams.filter(|stream| stream.link == key).count();
             assert_eq!(link.streams.open as usize, of_link, "streams of {key:?}");
         }
-        let waiting = self.to_look.keys().chain(self.awaiting_room.keys());
-        for key in waiting.chain(self.grants.keys()) {
+        let (to_look, outbox) = (self.to_look.keys(), &links.outbox);
+        let waiting = to_look
+            .chain(outbox.streams.keys())
+            .chain(outbox.awaiting_room.keys());
+        for key in waiting.chain(outbox.grants.keys()) {
             assert!(self.entries.contains(key), "{key:?} is gone, and waits");
         }
     }

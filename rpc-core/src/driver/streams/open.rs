@@ -113,7 +113,7 @@ impl Streams {
         if !is_short || self.wait(links) || !links.has_window_for_streams(on) {
             return None;
         }
-        if links[on].announced_end().is_some() || self.awaiting_room.len_of(on) > 0 {
+        if links[on].announced_end().is_some() || links.outbox.awaiting_room.len_of(on) > 0 {
             return None;
         }
         let mut state = core.lock();
@@ -149,7 +149,7 @@ impl Streams {
         let stream = &mut self.entries[key];
         let on = stream.link;
         // The application may have sent a message meanwhile, or half-closed.
-        if self.awaiting_room.contains(key) {
+        if links.outbox.awaiting_room.contains(key) {
             return false;
         }
         if !links.has_window_for_streams(on) {
@@ -158,7 +158,7 @@ impl Streams {
         }
         let connection = &links[on].connection;
         if connection.streams() >= connection.max_streams() {
-            self.awaiting_room.insert(on, key);
+            links.outbox.awaiting_room.insert(on, key);
             return false;
         }
         let sent = match stream.opening().message.is_empty() {

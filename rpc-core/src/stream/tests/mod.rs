@@ -258,7 +258,7 @@ impl Wire {
                 (frame, body, grant) = (None, Vec::new(), due);
             }
         }
-        let sender = state.outbound.wake_sender();
+        let sender = state.outbound.end_look();
         drop(state);
         sender.into_iter().for_each(Waker::wake);
 

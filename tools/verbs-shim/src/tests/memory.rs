@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use super::{PAGE, Program, ibv_dereg_mr, pages};
 use crate::abi::{ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
@@ -21,12 +23,53 @@ fn a_child_of_a_fork_writes_into_pages_of_its_own() {
     assert!(!mr.is_null() && !earlier.is_null());
     // SAFETY: the program's region, which no request names.
     assert_eq!(unsafe { ibv_dereg_mr(earlier) }, 0);
+    write_in_child(bytes, &[0, PAGE - 1, PAGE, 2 * PAGE - 1]);
+    assert!(bytes.iter().all(|byte| *byte == 1), "of the child");
+    // SAFETY: as above.
+    assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
+}
+
+#[test]
+fn so_does_one_that_is_forked_while_other_threads_register() {
+    const FORKS: usize = 100;
+    let program = Program::new(0);
+    let bytes = pages(1);
+    bytes.fill(1);
+    let mr = program.register(&mut bytes[..10]);
+    assert!(!mr.is_null());
+    let stops = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let (program, own) = (Program::new(0), pages(1));
+                while !stops.load(Ordering::Relaxed) {
+                    let mr = program.register(&mut own[..10]);
+                    assert!(!mr.is_null());
+                    // SAFETY: the program's region, which no request names.
+                    assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
+                }
+            });
+        }
+        let wrote = (0..FORKS).filter(|_| {
+            write_in_child(bytes, &[0, PAGE - 1]);
+            bytes.iter().any(|byte| *byte != 1)
+        });
+        let wrote = wrote.count();
+        stops.store(true, Ordering::Relaxed);
+        assert_eq!(wrote, 0, "of {FORKS} children");
+    });
+    // SAFETY: as above.
+    assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
+}
+
+/// Forks, and lets the child write 2 at these places.
+fn write_in_child(bytes: &mut [u8], at: &[usize]) {
     // SAFETY: the child writes into its memory, and ends.
     unsafe {
         match libc::fork() {
             0 => {
-                for at in [0, PAGE - 1, PAGE, 2 * PAGE - 1] {
-                    bytes.as_mut_ptr().add(at).write_volatile(2);
+                for at in at {
+                    bytes.as_mut_ptr().add(*at).write_volatile(2);
                 }
                 libc::_exit(0);
             }
@@ -38,9 +81,6 @@ fn a_child_of_a_fork_writes_into_pages_of_its_own() {
             }
         }
     }
-    assert!(bytes.iter().all(|byte| *byte == 1), "of the child");
-    // SAFETY: as above.
-    assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
 }
 
 #[test]
