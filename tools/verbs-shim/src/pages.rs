@@ -3,8 +3,9 @@
 //! Regions inside the same pages share these. A region that begins inside and ends outside of them
 //! cannot be registered, since the pages of those that are there cannot be replaced: `ENOMEM`.
 
+use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, MutexGuard, Once};
 
 use verbline_verbs::for_shim::Pages;
 
@@ -13,16 +14,28 @@ use crate::boundary::{Errno, lock, say};
 /// Those of all devices of the process, in which a region is.
 static SHARED: Mutex<Vec<Pages>> = Mutex::new(Vec::new());
 
+thread_local! {
+    /// The lock of [`SHARED`], while this thread forks.
+    static WHILE_FORKING: Cell<Option<MutexGuard<'static, Vec<Pages>>>> = const { Cell::new(None) };
+}
+
+/// Waits until no other thread changes the pages: in the child, it would be in the middle of it for ever.
+extern "C" fn before_fork() {
+    WHILE_FORKING.set(Some(lock(&SHARED)));
+}
+
+extern "C" fn after_fork_in_parent() {
+    drop(WHILE_FORKING.take());
+}
+
 /// Gives a child of a fork its own copy of the pages, as of other memory: it would write into the
 /// parent's heap.
 extern "C" fn after_fork_in_child() {
-    // Another thread of the parent may have had the lock, which this process does not have.
-    if let Ok(shared) = SHARED.try_lock() {
-        for pages in shared.iter() {
-            // SAFETY: a region is in them, so that the program has not unmapped them. If the system does not
-            // map them, they stay shared: saying so would use the heap, which may be in them.
-            let _ = unsafe { pages.make_private_after_fork() };
-        }
+    // `before_fork` has set it, in the only thread that the child has.
+    for pages in WHILE_FORKING.take().iter().flat_map(|shared| shared.iter()) {
+        // SAFETY: a region is in them, so that the program has not unmapped them. If the system does not
+        // map them, they stay shared: saying so would use the heap, which may be in them.
+        let _ = unsafe { pages.make_private_after_fork() };
     }
 }
 
@@ -57,10 +70,14 @@ pub(crate) unsafe fn containing(start: NonNull<u8>, len: usize) -> Result<Pages,
     let end = first.checked_add(len).ok_or(Errno::INVALID)?;
     let end_of_pages = end.checked_next_multiple_of(PAGE).ok_or(Errno::INVALID)?;
     static AT_FORK: Once = Once::new();
-    // SAFETY: the function may run in a child of a fork. It fails without memory only: then the child
-    // shares the pages.
+    // SAFETY: the functions may run around a fork, and never unwind. It fails without memory only: then the
+    // child shares the pages.
     AT_FORK.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(after_fork_in_child));
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(after_fork_in_child),
+        );
     });
     let mut shared = lock(&SHARED);
     give_back(&mut shared);

@@ -51,6 +51,7 @@ fn so_does_one_that_is_forked_while_other_threads_register() {
             });
         }
         let wrote = (0..FORKS).filter(|_| {
+            bytes.fill(1);
             write_in_child(bytes, &[0, PAGE - 1]);
             bytes.iter().any(|byte| *byte != 1)
         });
