@@ -88,11 +88,20 @@ impl Serving {
         link: LinkKey,
         calls: &[CallId],
     ) {
-        let mut state = connections.state.borrow_mut();
+        let mut borrowed = connections.state.borrow_mut();
+        let state = &mut *borrowed;
         let entry = &mut state.links[link];
+        if !entry.is_ending && calls.len() < state.endings.left {
+            state.endings.left -= calls.len();
+            drop(borrowed);
+            for &call in calls {
+                self.cancel_served(connections, link, call);
+            }
+            return;
+        }
         entry.cancelled.extend(calls);
         let is_long = entry.cancelled.len() > entry.connection.most_calls();
-        drop(state);
+        drop(borrowed);
         if is_long {
             self.forget_vain_cancels(connections, link);
         }
