@@ -117,13 +117,13 @@ impl PeerMemory {
     }
 
     /// Sets the bytes of the heap that hosts share, until the next poller is made.
-    #[cfg(feature = "test-util")]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn limit_heap(self, bytes: u64) {
         self.0.heap.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the bytes of the heap that are in use.
-    #[cfg(feature = "test-util")]
+    #[cfg(any(test, feature = "test-util"))]
     #[must_use]
     pub fn heap_in_use(self) -> u64 {
         self.0.bytes.of(Use::Heap)

@@ -180,7 +180,8 @@ impl Outbound {
             // None before the stream is attached.
             0 => self.frame_room > 0,
             queued => {
-                let is_charged = self.batches() < self.charged;
+                // It uses a batch that is kept, if there is one.
+                let is_charged = self.chunks.len() < self.charged;
                 queued < self.capacity() && (is_charged || !self.charge.is_at_heap_limit())
             }
         }

@@ -7,6 +7,7 @@ mod flow;
 mod kept;
 mod long;
 mod loops;
+mod queue_memory;
 mod sources;
 
 use std::pin::{Pin, pin};
