@@ -277,7 +277,7 @@ pub(crate) fn memory_of_a_host() -> &'static HostMemory {
 /// Bytes that are in use. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    /// `None` if nothing is in use.
+    /// `None` if nothing has been charged.
     host: Option<&'static HostMemory>,
     kind: Use,
     bytes: u64,

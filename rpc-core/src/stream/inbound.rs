@@ -405,6 +405,7 @@ impl Inbound {
         let long = mem::take(&mut self.long);
         let behind: usize = long.iter().map(|long| long.behind.len()).sum();
         self.is_discarded = true;
+        (self.spare, self.in_hand) = (Vec::new(), 0);
         self.charge.set(0);
         self.window.owed += (arrived.len() + behind) as u32;
         self.window.owed += long.len() as u32 * LONG_MESSAGE_CHARGE;

@@ -117,9 +117,9 @@ impl Chunk {
 pub(crate) struct Outbound {
     chunks: VecDeque<Chunk>,
     spare: Vec<Vec<u8>>,
-    /// Counts the batches, and those that are kept, beyond the first one.
+    /// Counts a frame for each of `charged`, beyond the first one.
     charge: Charge,
-    /// The batches that are charged, with the first one.
+    /// What waited and was kept when it was last charged.
     charged: usize,
     /// Bytes in all batches, and for a long message the room of all frames that may wait.
     queued: usize,
@@ -173,37 +173,25 @@ impl Outbound {
         QUEUED_FRAMES * self.frame_room
     }
 
-    /// Returns true if another frame may be queued: always the first, and further ones if their memory is
-    /// charged already, or if the host may use more.
+    /// Returns true if another batch may be queued: always the first, and further ones if as many have been
+    /// charged, or if the host may use more.
     fn has_room(&self) -> bool {
         match self.queued {
             // None before the stream is attached.
             0 => self.frame_room > 0,
             queued => {
-                // It uses a batch that is kept, if there is one.
+                // A batch that is kept, if there is one, is used again.
                 let is_charged = self.chunks.len() < self.charged;
                 queued < self.capacity() && (is_charged || !self.charge.is_at_heap_limit())
             }
         }
     }
 
-    /// Returns the number of batches, with those that are kept.
-    fn batches(&self) -> usize {
-        self.chunks.len() + self.spare.len()
-    }
-
-    /// Charges the batches, of which there are more or fewer now. All hosts of the process count charges
-    /// together, so one shrinks when three quarters of it are not needed, and not with each frame.
-    #[inline]
+    /// Charges what waits now, and the batches that are kept. All hosts of the process count charges together, so
+    /// one grows when the queue is longer than ever before, and shrinks when the host is at its limit or the
+    /// stream is idle or ends: not with each frame.
     fn charge(&mut self) {
-        let batches = self.batches();
-        if batches > self.charged || 4 * batches <= self.charged {
-            self.charge_exactly();
-        }
-    }
-
-    fn charge_exactly(&mut self) {
-        self.charged = self.batches();
+        self.charged = self.chunks.len() + self.spare.len();
         let bytes = self.charged.saturating_sub(1) * self.frame_room;
         self.charge.set(bytes as u64);
     }
@@ -229,11 +217,10 @@ impl Outbound {
             *latest_count += count;
             batch.clear();
         } else {
-            let spare = self.spare.pop();
-            let is_more = spare.is_none();
-            let bytes = mem::replace(batch, spare.unwrap_or_default());
+            let bytes = mem::replace(batch, self.spare.pop().unwrap_or_default());
             self.chunks.push_back(Chunk::Batch { bytes, count });
-            if is_more {
+            // An ended stream has left batches that are not charged.
+            if self.chunks.len() > self.charged.max(1) {
                 self.charge();
             }
         }
@@ -245,7 +232,9 @@ impl Outbound {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        if !self.has_room() {
+        // Its memory is the application's, and charged nowhere: no batch stands for it.
+        let waits = self.queued > 0 && self.charge.is_at_heap_limit();
+        if waits || !self.has_room() {
             return PushOutcome::Full;
         }
         if let Some(message) = message.take() {
@@ -369,9 +358,6 @@ impl Outbound {
         if self.spare.len() < SPARE_CHUNKS {
             bytes.clear();
             self.spare.push(bytes);
-        } else {
-            drop(bytes);
-            self.charge();
         }
     }
 
@@ -407,13 +393,13 @@ impl Outbound {
         mem::take(&mut self.left)
     }
 
-    /// Ends a look of the driver. Takes the waker of a sender that waits for room, if half of the room is
-    /// free. Frees what is spare, but for the only batch, if the host may use no more memory.
-    pub(crate) fn end_look(&mut self) -> Option<Waker> {
+    /// Takes the waker of a sender that waits for room, if half of the room is free now that messages have been
+    /// sent. If the host may use no more memory, frees what is spare, but for the only batch.
+    pub(crate) fn after_sending(&mut self) -> Option<Waker> {
         let kept = usize::from(self.chunks.is_empty());
         if self.spare.len() > kept && self.charge.is_at_heap_limit() {
             self.spare.truncate(kept);
-            self.charge_exactly();
+            self.charge();
         }
         if self.queued <= self.capacity() / 2 {
             self.sender.take()
@@ -472,7 +458,7 @@ impl Outbound {
         if self.chunks.is_empty() {
             self.chunks = VecDeque::new();
             self.spare = Vec::new();
-            self.charge_exactly();
+            self.charge();
         }
     }
 }

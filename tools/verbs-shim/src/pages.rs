@@ -3,9 +3,12 @@
 //! Regions inside the same pages share these. A region that begins inside and ends outside of them
 //! cannot be registered, since the pages of those that are there cannot be replaced: `ENOMEM`.
 
-use std::cell::Cell;
+use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, Once};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use verbline_verbs::for_shim::Pages;
 
@@ -14,30 +17,93 @@ use crate::boundary::{Errno, lock, say};
 /// Those of all devices of the process, in which a region is.
 static SHARED: Mutex<Vec<Pages>> = Mutex::new(Vec::new());
 
-thread_local! {
-    /// The lock of [`SHARED`], while this thread forks.
-    static WHILE_FORKING: Cell<Option<MutexGuard<'static, Vec<Pages>>>> = const { Cell::new(None) };
+/// How long a fork waits for threads that change the pages. One that waits itself for what the forking thread
+/// holds, or that was interrupted by a signal whose handler forks, does not end before the fork.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_micros(20);
+
+/// The lock of [`SHARED`], from before a fork to after it.
+struct WhileForking {
+    /// The thread that has the lock, or 0.
+    thread: AtomicI32,
+    lock: UnsafeCell<Option<MutexGuard<'static, Vec<Pages>>>>,
+}
+
+// SAFETY: only the thread that is named touches `lock`, and only the one that has locked `SHARED` is named.
+unsafe impl Sync for WhileForking {}
+
+// No variable of the thread: its destructor may have run when a process that exits forks.
+static WHILE_FORKING: WhileForking = WhileForking {
+    thread: AtomicI32::new(0),
+    lock: UnsafeCell::new(None),
+};
+
+fn this_thread() -> i32 {
+    // SAFETY: it has no arguments, and fails never.
+    unsafe { libc::gettid() }
 }
 
 /// Waits until no other thread changes the pages: in the child, it would be in the middle of it for ever.
 extern "C" fn before_fork() {
-    WHILE_FORKING.set(Some(lock(&SHARED)));
+    let began = Instant::now();
+    let shared = loop {
+        match SHARED.try_lock() {
+            Ok(shared) => break shared,
+            // See `lock`.
+            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+            // The child shares the pages.
+            Err(TryLockError::WouldBlock) if began.elapsed() > LONGEST_WAIT => return,
+            Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
+        }
+    };
+    // SAFETY: this thread has the lock, and another one that is named has given it back.
+    unsafe { *WHILE_FORKING.lock.get() = Some(shared) };
+    WHILE_FORKING.thread.store(this_thread(), Ordering::Release);
 }
 
 extern "C" fn after_fork_in_parent() {
-    drop(WHILE_FORKING.take());
+    if WHILE_FORKING.thread.load(Ordering::Acquire) == this_thread() {
+        WHILE_FORKING.thread.store(0, Ordering::Relaxed);
+        // SAFETY: this thread was named.
+        drop(unsafe { (*WHILE_FORKING.lock.get()).take() });
+    }
 }
 
 /// Gives a child of a fork its own copy of the pages, as of other memory: it would write into the
 /// parent's heap.
 extern "C" fn after_fork_in_child() {
-    // `before_fork` has set it, in the only thread that the child has.
-    for pages in WHILE_FORKING.take().iter().flat_map(|shared| shared.iter()) {
+    if WHILE_FORKING.thread.swap(0, Ordering::Acquire) == 0 {
+        return;
+    }
+    // SAFETY: the child has no other thread. That which is named had the lock, and was about to fork, or this
+    // is its child: in either case the pages are complete.
+    let shared = unsafe { (*WHILE_FORKING.lock.get()).take() };
+    for pages in shared.iter().flat_map(|shared| shared.iter()) {
         // SAFETY: a region is in them, so that the program has not unmapped them. If the system does not
         // map them, they stay shared: saying so would use the heap, which may be in them.
         let _ = unsafe { pages.make_private_after_fork() };
     }
 }
+
+/// Registers the functions around a fork. Before the program does: so its own run while nothing is locked here,
+/// and may register memory.
+extern "C" fn register() {
+    // SAFETY: they may run around any fork, and never unwind. It fails without memory only: then children share
+    // the pages.
+    unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(after_fork_in_child),
+        );
+    }
+}
+
+// SAFETY: the loader calls what is in this section, once, before the program. The function needs nothing that is
+// set up later.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = register;
 
 /// Gives pages back to the program in which no region is any more.
 fn give_back(shared: &mut Vec<Pages>) {
@@ -69,16 +135,6 @@ pub(crate) unsafe fn containing(start: NonNull<u8>, len: usize) -> Result<Pages,
     let first = start.as_ptr().addr();
     let end = first.checked_add(len).ok_or(Errno::INVALID)?;
     let end_of_pages = end.checked_next_multiple_of(PAGE).ok_or(Errno::INVALID)?;
-    static AT_FORK: Once = Once::new();
-    // SAFETY: the functions may run around a fork, and never unwind. It fails without memory only: then the
-    // child shares the pages.
-    AT_FORK.call_once(|| unsafe {
-        libc::pthread_atfork(
-            Some(before_fork),
-            Some(after_fork_in_parent),
-            Some(after_fork_in_child),
-        );
-    });
     let mut shared = lock(&SHARED);
     give_back(&mut shared);
     for pages in shared.iter() {

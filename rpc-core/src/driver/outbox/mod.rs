@@ -4,9 +4,9 @@
 //! when it is dropped. The class also says what its frames leave to others. [`Permit::send_inline`] and
 //! [`Permit::send`] are the only places from which frames go to the transport.
 //!
-//! What may not leave yet waits in a list of [`Outbox`], but for two: streams in which something has changed
-//! (`Streams`), and responses, which are the application's values and wait where their handlers have
-//! answered (`Responses`).
+//! Who may not send yet waits in a list of [`Outbox`]: connections, streams and long messages, which have what
+//! they send. Streams in which something has changed wait for a look in `Streams`. Responses that find no
+//! slot are the application's values, and wait in `Responses`, where their handlers have answered.
 
 mod class;
 mod control;
@@ -41,7 +41,8 @@ pub(crate) struct Outbox {
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
     pub(super) windows: ReadySet<LinkKey>,
-    /// False only if nothing waits that a turn may send. Empty turns test it, and nothing else of this.
+    /// False only if nothing waits that a turn may send, and no call that a turn may end. Empty turns test it,
+    /// and nothing else of this.
     any: bool,
 }
 
@@ -52,7 +53,7 @@ impl Outbox {
         self.any
     }
 
-    /// Notes that something waits: each who adds to a list does.
+    /// Notes that something waits for a turn: each who adds to a list that turns look at does.
     #[inline]
     pub(super) fn note_any(&mut self) {
         self.any = true;

@@ -79,7 +79,9 @@ impl Stream {
         };
         match sending.send_long(links, on, class, &[], &mut message, begin) {
             Ok((_, transfer)) => {
-                links.wakers.extend(self.core.lock().outbound.end_look());
+                links
+                    .wakers
+                    .extend(self.core.lock().outbound.after_sending());
                 links.counters.streams.frames_sent.add(1);
                 self.note_sending(sending, transfer);
                 Ok(())

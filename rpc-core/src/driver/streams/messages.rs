@@ -140,7 +140,7 @@ impl Stream {
             frames += 1;
             sent += len;
         };
-        wakers.extend(core.outbound.end_look());
+        wakers.extend(core.outbound.after_sending());
         let owes_grant = core.inbound.owes_grant();
         drop(core);
         counters.streams.frames_sent.add(frames);

@@ -172,7 +172,7 @@ impl Streams {
         })
     }
 
-    /// Notes that the request of a stream has been counted: its turn has come. Returns what becomes of it.
+    /// Notes that the request of a stream has been counted. Returns what becomes of it if its turn has come.
     pub(super) fn set_served(&mut self, key: StreamKey, served: ServedCall) -> ToServe {
         let stream = &mut self.entries[key];
         let Some(serving) = stream.serving() else {

@@ -259,7 +259,7 @@ impl Wire {
                 (frame, body, grant) = (None, Vec::new(), due);
             }
         }
-        let sender = state.outbound.end_look();
+        let sender = state.outbound.after_sending();
         drop(state);
         sender.into_iter().for_each(Waker::wake);
 

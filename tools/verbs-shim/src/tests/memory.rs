@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::thread;
 
 use super::{PAGE, Program, ibv_dereg_mr, pages};
@@ -37,8 +37,16 @@ fn so_does_one_that_is_forked_while_other_threads_register() {
     bytes.fill(1);
     let mr = program.register(&mut bytes[..10]);
     assert!(!mr.is_null());
+    /// Also if a child is not what it should be.
+    struct StopAtEnd<'a>(&'a AtomicBool);
+    impl Drop for StopAtEnd<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let stops = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stop = StopAtEnd(&stops);
         for _ in 0..2 {
             scope.spawn(|| {
                 let (program, own) = (Program::new(0), pages(1));
@@ -56,11 +64,34 @@ fn so_does_one_that_is_forked_while_other_threads_register() {
             bytes.iter().any(|byte| *byte != 1)
         });
         let wrote = wrote.count();
-        stops.store(true, Ordering::Relaxed);
+        drop(stop);
         assert_eq!(wrote, 0, "of {FORKS} children");
     });
     // SAFETY: as above.
     assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
+}
+
+/// A program's own function before a fork, as of a cache of registrations, registers and deregisters.
+#[test]
+fn a_function_before_a_fork_may_deregister() {
+    static REGISTERED: AtomicPtr<ibv_mr> = AtomicPtr::new(ptr::null_mut());
+    extern "C" fn deregister() {
+        let mr = REGISTERED.swap(ptr::null_mut(), Ordering::Relaxed);
+        if !mr.is_null() {
+            // SAFETY: the program's region, which no request names.
+            assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
+        }
+    }
+    let program = Program::new(0);
+    let bytes = pages(1);
+    bytes.fill(1);
+    // SAFETY: the function may run before any fork.
+    let failed = unsafe { libc::pthread_atfork(Some(deregister), None, None) };
+    assert_eq!(failed, 0);
+    REGISTERED.store(program.register(&mut bytes[..10]), Ordering::Relaxed);
+    write_in_child(bytes, &[0]);
+    assert!(REGISTERED.load(Ordering::Relaxed).is_null());
+    assert!(bytes.iter().all(|byte| *byte == 1), "of the child");
 }
 
 /// Forks, and lets the child write 2 at these places.
