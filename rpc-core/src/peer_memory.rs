@@ -90,10 +90,17 @@ pub(crate) struct HostMemory {
 #[derive(Debug)]
 pub(crate) struct HoldOfHost(&'static HostMemory);
 
+#[cfg(any(test, feature = "test-util"))]
 impl Default for PeerMemory {
-    /// Returns memory that no other poller shares.
+    /// Returns memory that no other poller shares, as if they were of another process.
     fn default() -> Self {
-        Self(Box::leak(Box::default()))
+        // Listed, so that leak checkers find what is never freed.
+        static ALL: Mutex<Vec<PeerMemory>> = Mutex::new(Vec::new());
+        let this = Self(Box::leak(Box::default()));
+        ALL.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(this);
+        this
     }
 }
 
@@ -102,7 +109,7 @@ impl PeerMemory {
     #[must_use]
     pub fn of_process() -> Self {
         static OF_PROCESS: OnceLock<PeerMemory> = OnceLock::new();
-        *OF_PROCESS.get_or_init(Self::default)
+        *OF_PROCESS.get_or_init(|| Self(Box::leak(Box::default())))
     }
 
     /// Lets hosts share at least this many bytes of the heap: those of the poller with the most.
