@@ -115,6 +115,8 @@ pub(crate) async fn counting(
     let device = Device::open("soft").unwrap();
     let server = Server::builder(&device)
         .waiting(Waiting::Busy)
+        // All uploads of the long forms at once: they share the gateway's connection.
+        .max_streams(256)
         .add_service(RouteGuideServer::new(Counter(Arc::clone(&counts))))
         .bind("127.0.0.1:0")
         .unwrap()
