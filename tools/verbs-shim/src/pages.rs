@@ -17,8 +17,8 @@ use crate::boundary::{Errno, lock, say};
 /// Those of all devices of the process, in which a region is.
 static SHARED: Mutex<Vec<Pages>> = Mutex::new(Vec::new());
 
-/// How long a fork waits for threads that change the pages. One that waits itself for what the forking thread
-/// holds, or that was interrupted by a signal whose handler forks, does not end before the fork.
+/// How long a fork waits for a thread that changes the pages. It could wait for ever: for its own thread, if a
+/// signal's handler forks, or for a thread that waits for a lock of the forking one.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_micros(20);
 
@@ -29,21 +29,21 @@ struct WhileForking {
     lock: UnsafeCell<Option<MutexGuard<'static, Vec<Pages>>>>,
 }
 
-// SAFETY: only the thread that is named touches `lock`, and only the one that has locked `SHARED` is named.
+// SAFETY: only a thread that has locked `SHARED` for its fork touches `lock`, and only that one is named.
 unsafe impl Sync for WhileForking {}
 
-// No variable of the thread: its destructor may have run when a process that exits forks.
+// Not a thread-local, which may have been dropped when a process forks while it exits.
 static WHILE_FORKING: WhileForking = WhileForking {
     thread: AtomicI32::new(0),
     lock: UnsafeCell::new(None),
 };
 
 fn this_thread() -> i32 {
-    // SAFETY: it has no arguments, and fails never.
+    // SAFETY: it takes nothing, and never fails.
     unsafe { libc::gettid() }
 }
 
-/// Waits until no other thread changes the pages: in the child, it would be in the middle of it for ever.
+/// Waits until no other thread changes the pages: the child would have them half changed for ever.
 extern "C" fn before_fork() {
     let began = Instant::now();
     let shared = loop {

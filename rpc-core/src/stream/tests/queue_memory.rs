@@ -32,6 +32,12 @@ fn push(queue: &mut Outbound) -> PushOutcome {
     queue.push(&mut vec![1, 0, 0, 0, 7], 1)
 }
 
+fn push_all(queue: &mut Outbound, messages: usize) {
+    for _ in 0..messages {
+        assert_eq!(push(queue), PushOutcome::Queued);
+    }
+}
+
 fn send(queue: &mut Outbound, messages: usize) {
     for _ in 0..messages {
         let next = queue.next_frame().unwrap();
@@ -48,9 +54,7 @@ fn it_is_charged_when_it_grows_and_given_back_when_the_stream_is_idle() {
         assert_eq!(memory.heap_in_use(), (messages - 1) * FRAME);
     }
     send(&mut queue, 40);
-    for _ in 0..30 {
-        assert_eq!(push(&mut queue), PushOutcome::Queued);
-    }
+    push_all(&mut queue, 30);
     assert_eq!(memory.heap_in_use(), 39 * FRAME, "no more than before");
     send(&mut queue, 30);
     queue.trim();
@@ -60,9 +64,7 @@ fn it_is_charged_when_it_grows_and_given_back_when_the_stream_is_idle() {
 #[test]
 fn a_host_at_its_limit_has_what_is_charged_until_the_end_of_the_look() {
     let (mut queue, memory) = queue();
-    for _ in 0..4 {
-        assert_eq!(push(&mut queue), PushOutcome::Queued);
-    }
+    push_all(&mut queue, 4);
     send(&mut queue, 2);
     memory.limit_heap(0);
     assert_eq!(
@@ -80,9 +82,7 @@ fn a_host_at_its_limit_has_what_is_charged_until_the_end_of_the_look() {
 #[test]
 fn the_end_of_the_call_gives_it_back() {
     let (mut queue, memory) = queue();
-    for _ in 0..4 {
-        assert_eq!(push(&mut queue), PushOutcome::Queued);
-    }
+    push_all(&mut queue, 4);
     assert!(queue.end().is_none());
     assert_eq!(memory.heap_in_use(), 0);
 }
@@ -90,9 +90,7 @@ fn the_end_of_the_call_gives_it_back() {
 #[test]
 fn the_batches_of_an_ended_stream_are_charged_when_the_next_one_uses_them() {
     let (mut queue, memory) = queue();
-    for _ in 0..3 {
-        assert_eq!(push(&mut queue), PushOutcome::Queued);
-    }
+    push_all(&mut queue, 3);
     send(&mut queue, 3);
     assert!(queue.end().is_none());
     queue.renew();
@@ -106,9 +104,7 @@ fn the_batches_of_an_ended_stream_are_charged_when_the_next_one_uses_them() {
 #[test]
 fn a_long_message_waits_at_the_limit_until_nothing_else_does() {
     let (mut queue, memory) = queue();
-    for _ in 0..3 {
-        assert_eq!(push(&mut queue), PushOutcome::Queued);
-    }
+    push_all(&mut queue, 3);
     send(&mut queue, 2);
     memory.limit_heap(0);
     let mut long = Some(Bytes::from(vec![1; 10_000]).into());
