@@ -56,11 +56,6 @@ const MANY: u64 = 5500;
 /// use the lowest count.
 const REPETITIONS: usize = 3;
 
-/// Enters a biased lock while its favourite is another thread or none. Between two processes that valgrind
-/// slows down, the devices' own threads do part of the work, by the clock, and end favours; so its locked
-/// instructions are counted only where both sides are on one thread.
-const OTHER_ENTRY: &str = "BiasedLock<T>::enter_taking";
-
 /// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
 const LAYERS: [&str; 10] = [
     "call",
@@ -160,15 +155,12 @@ impl Cli {
         }
         let locked = Locked::of(&self.programs.join("instructions"))?;
         let of_both = "of both sides, on one thread";
-        add(call.locked("locked in a call", &locked, None), of_both);
+        add(call.locked("locked in a call", &locked, false), of_both);
         let name = "locked in a message there and back";
-        add(ping_pong.locked(name, &locked, None), of_both);
+        add(ping_pong.locked(name, &locked, false), of_both);
         for (side, runs) in ["client", "server"].iter().zip(self.sides()?) {
             let name = format!("locked in a call, {side}");
-            add(
-                runs.locked(&name, &locked, Some(OTHER_ENTRY)),
-                "in a process of its own",
-            );
+            add(runs.locked(&name, &locked, true), "in a process of its own");
         }
         let lines = call.hot_lines("hot code of a call");
         let kib = lines.value * LINE_LEN as f64 / 1024.0;
