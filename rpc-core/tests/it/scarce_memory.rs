@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use rpc_core::frame::{
-    FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE, TransferId,
+    FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE, SEGMENTS,
+    TransferId,
 };
 use rpc_core::transport::{PeerMemory, Transport};
 use rpc_core::{
@@ -209,7 +210,7 @@ fn long_messages_that_wait_on_the_heap_are_refused() {
     attacked(|scene, clients| {
         let refused = refused(scene, clients, |raw, call| {
             // All of it is sent without an answer.
-            let (first, body) = long_message(call, 60_000, &[7; 4000]);
+            let (first, body) = long_message(call, 60_000, FRAGMENT, &[7; 4000]);
             let mut frames = raw.send(first, &body);
             for _ in 1..15 {
                 let (next, body) = fragment(call, 4000);
@@ -219,6 +220,20 @@ fn long_messages_that_wait_on_the_heap_are_refused() {
         });
         let kept = 2 * STREAMS as usize - refused;
         assert_eq!(kept as u64, SHARE / (60_000 + OF_STREAM));
+    });
+}
+
+/// A sender may announce 64 segments of each message, also of a byte each, before one is fetched.
+#[test]
+fn messages_of_which_many_segments_may_wait_are_refused() {
+    attacked(|scene, clients| {
+        scene.pair.network().use_reads();
+        let refused = refused(scene, clients, |raw, call| {
+            let (first, body) = long_message(call, 1 << 20, SEGMENTS, &[]);
+            raw.send(first, &body)
+        });
+        let kept = 2 * STREAMS as usize - refused;
+        assert_eq!(kept as u64, SHARE / (64 * 64 + OF_STREAM));
     });
 }
 
@@ -293,13 +308,13 @@ fn a_client_without_memory_drops_what_nobody_wants() {
 }
 
 /// The first frame of a long message of a stream.
-fn long_message(call: u32, len: u32, piece: &[u8]) -> (FrameHeader, Vec<u8>) {
+fn long_message(call: u32, len: u32, form: u16, piece: &[u8]) -> (FrameHeader, Vec<u8>) {
     let header = FrameHeader {
         flags: Flags::LONG,
         ..message(call, ONE_MESSAGE, Flags::NONE)
     };
     let mut body = vec![0; LONG_BODY_LEN];
-    LongBody::encode(TransferId(call), len, FRAGMENT, &mut body);
+    LongBody::encode(TransferId(call), len, form, &mut body);
     body.extend(piece);
     (header, body)
 }

@@ -20,7 +20,7 @@ use super::incoming::{Place, Receiving};
 use super::looks::LOOK;
 use crate::limits::LEAST_ON_HEAP;
 use crate::peer_memory::{Charge, Use};
-use crate::protocol::connection::FREE_FRAGMENTS;
+use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{FRAGMENT, FrameKind};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
@@ -42,6 +42,10 @@ const LEAST_PARTS: u64 = 20;
 
 const NO_HEAP: &str = "the receiver has no memory for the message: what waits for readers and peers uses \
      all that its process sets aside for this host. Try again later, or read what has arrived";
+
+/// Bytes that a segment uses from its announcement until it is fetched: what the peer announced, and the READs
+/// of it in the transport.
+const OF_SEGMENT: u64 = 64;
 
 /// The reason that a message is not received now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,33 +114,37 @@ impl<T: Transport> Receiving<T> {
         None
     }
 
-    /// Charges what a message uses of the heap: its metadata, and its bytes if its sender sends them without
-    /// an answer. Returns the status of the call if there is no memory for them. There is always memory for
-    /// [`LEAST_ON_HEAP`] of a connection, with what the application keeps.
+    /// Charges what a message uses of the heap: its metadata, its bytes if its sender sends them without an
+    /// answer, and the segments that its sender may announce at once. Returns the status of the call if there
+    /// is no memory for them. There is always memory for [`LEAST_ON_HEAP`] of a connection, with what the
+    /// application keeps.
     pub(super) fn charge_heap(&mut self, links: &Links<T>, key: IncomingKey) -> Option<Status> {
         let incoming = &self.incoming[key];
-        let is_on_heap = matches!(incoming.place, Place::Waiting(_) | Place::Heap(_));
-        let len = match incoming.form {
-            FRAGMENT if is_on_heap => u64::from(incoming.len.min(FREE_FRAGMENTS)),
+        let len = match incoming.place {
+            Place::Waiting(_) | Place::Heap(_) if incoming.form == FRAGMENT => {
+                u64::from(incoming.len.min(FREE_FRAGMENTS))
+            }
+            Place::Waiting(_) | Place::Fetch(_) => MAX_SEGMENTS as u64 * OF_SEGMENT,
             _ => 0,
         };
         let len = len + incoming.metadata.len() as u64;
         if len == 0 {
             return None;
         }
-        let memory = links[incoming.link].memory.charge(Use::Heap, 0);
-        let link = &links[incoming.link].bodies;
-        let held = link.account.as_ref().map_or(0, |account| account.held());
-        let others = link.incoming.values();
-        let others: u64 = others.map(|key| self.incoming[*key].heap.bytes()).sum();
-        let heap = &mut self.incoming[key].heap;
-        *heap = memory;
-        if held + others + len <= LEAST_ON_HEAP {
+        let link = &links[incoming.link];
+        let mut heap = link.memory.charge(Use::Heap, 0);
+        if !heap.resize(len) {
+            let held = link.bodies.account.as_ref();
+            let held = held.map_or(0, |account| account.held());
+            let others = link.bodies.incoming.values();
+            let others: u64 = others.map(|key| self.incoming[*key].heap.bytes()).sum();
+            if held + others + len > LEAST_ON_HEAP {
+                links.counters.transfers.refused.add(1);
+                return Some(Status::resource_exhausted(NO_HEAP));
+            }
             heap.set(len);
-        } else if !heap.resize(len) {
-            links.counters.transfers.refused.add(1);
-            return Some(Status::resource_exhausted(NO_HEAP));
         }
+        self.incoming[key].heap = heap;
         None
     }
 
