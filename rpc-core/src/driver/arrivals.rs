@@ -260,27 +260,33 @@ impl<T: Transport> Driver<T> {
 
     /// Takes the events that the transport has. Returns false if there may be more.
     pub(super) fn take_events(&self) -> bool {
-        for _ in 0..EVENTS_PER_LOOK {
+        let mut events = 0;
+        let has_all = loop {
+            if events == EVENTS_PER_LOOK {
+                break false;
+            }
             // The next events may be about long messages, which can wait: the application, which has
             // its response, often makes the next call.
             if self.connections.block_on_waker.is_woken()
                 && !self.connections.state.borrow().bodies.is_empty()
             {
-                return true;
+                break true;
             }
             let event = self.connections.state.borrow_mut().links.transport.poll();
-            // A blocked response is the first to use the slots that this poll freed.
-            if event.is_some() && !self.connections.state.borrow().responses.blocked.is_empty() {
-                self.serving
-                    .handlers
-                    .retry_blocked_responses(&self.connections);
-            }
             let Some(event) = event else {
-                return true;
+                break true;
             };
             self.receive_or_queue(event);
+            events += 1;
+        };
+        // Before the requests of this look: the slots that its polls have freed belong to the oldest
+        // responses.
+        if events > 0 && !self.connections.state.borrow().responses.blocked.is_empty() {
+            self.serving
+                .handlers
+                .retry_blocked_responses(&self.connections);
         }
-        false
+        has_all
     }
 
     // Always inlined: an event that is passed in memory is moved as a whole, and the processor waits for

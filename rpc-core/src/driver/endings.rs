@@ -67,12 +67,13 @@ impl Serving {
         };
         if !state.bodies.is_empty() {
             state.bodies.end_all_of(&mut state.links, link);
+            state.streams.forget_bodies_of(link);
         }
         let blocked = state.responses.take_blocked_of(link);
         drop(borrowed);
         for blocked in blocked {
             connections.counters.dropped(blocked.call.served.method);
-            self.handlers.discard_response(&blocked);
+            self.handlers.discard_response(blocked);
         }
         self.discard_queued(connections, link);
         self.end_some_of(connections, link);
@@ -239,16 +240,13 @@ impl Serving {
         let Some(call) = left.call else { return };
         connections.counters.dropped(call.served.method);
         if let Some(response) = left.answer {
-            self.handlers.discard_response(&Blocked { call, response });
+            self.handlers.discard_response(Blocked { call, response });
         }
     }
 
     fn drop_task<T: Transport>(&self, connections: &Connections<T>, task: &Task) {
-        if let Some(timer) = task.timer {
-            connections.state.borrow_mut().links.timers.cancel(timer);
-        }
         connections.counters.dropped(task.call.served.method);
-        self.handlers.discard(task);
+        self.discard_task(connections, task);
     }
 
     /// Ends a call that its client has cancelled, wherever it is.
@@ -291,10 +289,7 @@ impl Serving {
             return;
         };
         cancels.running.add(1);
-        if let Some(timer) = task.timer {
-            connections.state.borrow_mut().links.timers.cancel(timer);
-        }
-        self.handlers.discard(&task);
+        self.discard_task(connections, &task);
         self.handlers
             .respond_status(connections, &task.call, status());
     }

@@ -11,6 +11,7 @@ use super::link::LinkKey;
 use super::responses::{Blocked, BlockedResponse};
 use super::running_handler::RunningHandler;
 use super::tasks::{Task, TaskKey, Tasks};
+use crate::catch_panic::catch_panic;
 use crate::clock::Clock;
 use crate::deadline::BelowFloor;
 use crate::peer::{LendablePeer, Peer};
@@ -199,10 +200,14 @@ impl Handlers {
         self.discard_handler(task.call.served.method, task.handler_key);
     }
 
-    /// Drops the response that a handler keeps, if it was not encoded.
-    pub(super) fn discard_response(&self, blocked: &Blocked) {
-        if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
-            self.discard_handler(blocked.call.served.method, handler_key);
+    /// Drops a response that is not sent.
+    pub(super) fn discard_response(&self, blocked: Blocked) {
+        match blocked.response {
+            BlockedResponse::Kept { handler_key, .. } => {
+                self.discard_handler(blocked.call.served.method, handler_key);
+            }
+            BlockedResponse::Failed(status, _) => drop_status(status),
+            BlockedResponse::Encoded { .. } | BlockedResponse::Long { .. } => {}
         }
     }
 
@@ -211,5 +216,15 @@ impl Handlers {
         if let Some(handler) = handler {
             handler.discard(handler_key);
         }
+    }
+}
+
+/// Drops a handler's status, which may hold values of the application: nothing may be borrowed.
+pub(super) fn drop_status(status: Status) {
+    if let Err(panicked) = catch_panic(|| drop(status)) {
+        log_limited!(
+            error,
+            "the destructor of a handler's status panicked: {panicked}"
+        );
     }
 }

@@ -71,10 +71,11 @@ impl Serving {
             state.links.owe(link);
         }
         drop(borrowed);
-        connections.wake_collected();
+        // First: what is woken may drop the very call that the message belongs to.
         if let Some(ended) = ended {
             self.conclude(connections, ended);
         }
+        connections.wake_collected();
     }
 
     /// Handles the first frame of a long message. Returns the outcome of the message if there is one

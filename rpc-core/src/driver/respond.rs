@@ -2,14 +2,15 @@
 //!
 //! What cannot leave yet is kept in [`Responses`](super::responses::Responses).
 
+use std::collections::HashSet;
+
 use super::bodies::TransferOwner;
 use super::connections::Connections;
-use super::handlers::Handlers;
+use super::handlers::{Handlers, drop_status};
 use super::link::Link;
 use super::outbox::{Class, Missing, Permit};
-use super::responses::{Blocked, BlockedResponse, Started, rare_flags};
+use super::responses::{BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
-use crate::catch_panic::catch_panic;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::protocol::frame::{FrameKind, HEADER_LEN};
 use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths, Served};
@@ -46,16 +47,29 @@ impl Handlers {
         }
     }
 
+    /// Sends the responses that can leave now, of each connection up to the first that cannot.
+    #[cold]
+    #[inline(never)]
     pub(super) fn retry_blocked_responses<T: Transport>(&self, connections: &Connections<T>) {
-        // Each is tried once: a response that finds no slot again is queued behind the others.
-        let count = connections.state.borrow().responses.blocked.len();
-        for _ in 0..count {
-            let Some(Blocked { call, response }) =
-                connections.state.borrow_mut().responses.blocked.pop_front()
-            else {
+        let blocked = || connections.state.borrow().responses.blocked.len();
+        let mut resting = HashSet::new();
+        for _ in 0..blocked() {
+            let mut borrowed = connections.state.borrow_mut();
+            let waiting = &mut borrowed.responses.blocked;
+            let Some(next) = waiting.pop_front() else {
                 break;
             };
-            self.respond_blocked(connections, call, response);
+            let link = next.call.link;
+            if resting.contains(&link) {
+                waiting.push_back(next);
+                continue;
+            }
+            let others = waiting.len();
+            drop(borrowed);
+            self.respond_blocked(connections, next.call, next.response);
+            if blocked() > others {
+                resting.insert(link);
+            }
         }
     }
 
@@ -164,16 +178,12 @@ impl Handlers {
         status: Status,
         started: Started,
     ) {
-        let state = &mut *connections.state.borrow_mut();
+        let mut borrowed = connections.state.borrow_mut();
+        let state = &mut *borrowed;
         let responses = &mut state.responses;
         responses.respond_status_or_block(&mut state.links, call, &status, started);
-        // A status may hold values of the application, whose destructors run here.
-        if let Err(panicked) = catch_panic(|| drop(status)) {
-            log_limited!(
-                error,
-                "the destructor of a handler's status panicked: {panicked}"
-            );
-        }
+        drop(borrowed);
+        drop_status(status);
     }
 
     /// Sends a response whose message does not fit a frame, if the client receives such messages.

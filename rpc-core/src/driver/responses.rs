@@ -2,7 +2,7 @@
 //! yet.
 //!
 //! A response that finds no room waits in the *blocked* queue: a short one as encoded bytes, a longer
-//! one as a value in its method. The driver retries them in each turn, oldest first.
+//! one as a value in its method, a long one encoded. Each turn tries them, oldest first.
 
 use std::collections::VecDeque;
 use std::mem;

@@ -224,7 +224,7 @@ impl Serving {
         let call = state.streams.served_of(key);
         drop(borrowed);
         if let (Some(response), Some(call)) = (replaced, call) {
-            self.handlers.discard_response(&Blocked { call, response });
+            self.handlers.discard_response(Blocked { call, response });
         }
         connections.drop_spent();
         connections.wake_collected();

@@ -258,10 +258,7 @@ impl Serving {
             );
         }
         for task in tasks {
-            if let Some(timer) = task.timer {
-                connections.state.borrow_mut().links.timers.cancel(timer);
-            }
-            self.handlers.discard(&task);
+            self.discard_task(connections, &task);
             match task.call.stream {
                 None => self
                     .handlers
@@ -284,6 +281,14 @@ impl Serving {
             let status = Status::unavailable("the server is shutting down; the call did not run");
             self.refuse(connections, link, &header, served, status, Started::NOT);
         }
+    }
+
+    /// Drops a parked handler, and its deadline.
+    pub(super) fn discard_task<T: Transport>(&self, connections: &Connections<T>, task: &Task) {
+        if let Some(timer) = task.timer {
+            connections.state.borrow_mut().links.timers.cancel(timer);
+        }
+        self.handlers.discard(task);
     }
 
     /// Drops all parked handlers, and the methods, when a poller stops.

@@ -12,7 +12,7 @@ use std::ops::{Index, IndexMut};
 use slab::Slab;
 
 /// Where a thing is in its table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     index: u32,
     /// How many things were in the table before.
@@ -54,7 +54,7 @@ pub(crate) trait Key: Copy + Eq + Debug {
 macro_rules! table_key {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) struct $name($crate::driver::table::Place);
 
         impl $name {

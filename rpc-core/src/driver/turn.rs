@@ -23,6 +23,9 @@ use super::{Driver, DriverState, TimerTarget};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{Event, Transport};
 
+/// Deadlines that have passed and that a turn ends something for, at most.
+const EXPIRED_PER_TURN: u32 = 128;
+
 impl<T: Transport> Driver<T> {
     /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
     pub(crate) fn run_in_turn<R>(&self, work: impl FnOnce() -> R) -> R {
@@ -174,10 +177,15 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends everything whose deadline has passed, and the connections that are old.
+    /// Ends what has a deadline that has passed, and the connections that are old. What is left when it has
+    /// ended many follows in the next turn: clients choose the deadlines, and may choose one for all calls.
     pub(crate) fn expire_deadlines(&self) {
         let now = self.connections.clock.now();
-        loop {
+        for expired in 0.. {
+            if expired == EXPIRED_PER_TURN {
+                self.check_clock_in_this_turn();
+                break;
+            }
             let mut borrowed = self.connections.state.borrow_mut();
             let state = &mut *borrowed;
             let Some(target) = state.links.timers.pop_expired(now) else {

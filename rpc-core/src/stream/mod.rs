@@ -42,7 +42,7 @@
 //! | the handler returns | the call: the client's `Streaming` returns `None` or the status; the client's stream is dropped |
 //! | the client's `Streaming` or call is dropped | the call, which is cancelled; the client's stream is dropped with it |
 //! | the handler's `Streaming` is dropped | nothing: the client's messages are discarded as they arrive |
-//! | a client's message does not fit in a frame | the call, which fails on the client and is cancelled |
+//! | a message is longer than its receiver permits | the call, with `RESOURCE_EXHAUSTED` |
 //! | a message cannot be decoded | on a client the call, which is cancelled; in a handler only what it reads |
 
 pub(crate) mod alone;

@@ -41,8 +41,8 @@ impl<S: Codec<Res>, Res> Responses<S, Res> {
     /// # Errors
     ///
     /// Returns the status with which the call ends: the one in `outcome`; that of the stream's first
-    /// item that is an error; `RESOURCE_EXHAUSTED` if a message or the metadata does not fit in a
-    /// frame; `CANCELLED` if the call has ended.
+    /// item that is an error; `RESOURCE_EXHAUSTED` if a message is longer than the client permits,
+    /// or the metadata does not fit in a frame; `CANCELLED` if the call has ended.
     pub async fn send_all<St>(
         self,
         outcome: Result<Response<St>, Status>,

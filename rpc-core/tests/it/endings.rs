@@ -5,12 +5,13 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
-use rpc_core::frame::{CallId, ControlEntry, Flags, FrameHeader, FrameKind};
-use rpc_core::{Caller, Intents, Request, Response, Status};
+use rpc_core::frame::{CallId, ControlEntry, FRAGMENT, Flags, FrameHeader, FrameKind};
+use rpc_core::{Caller, Intents, Request, Response, Shutdown, Status};
 use rpc_core_testing::{Faults, Pair};
 
-use crate::support::raw::{Raw, cancel, header, open};
+use crate::support::raw::{Raw, cancel, header, long_message, open};
 use crate::support::streams::{ECHO, IDLE, METHODS, Probe, register_streams};
 
 /// The streams of each client.
@@ -31,10 +32,18 @@ fn pair(probe: &Probe) -> Pair {
 }
 
 fn open_all(raw: &Raw<'_>) {
+    open_all_within(raw, 0);
+}
+
+fn open_all_within(raw: &Raw<'_>, time_us: u32) {
     let idle = METHODS.iter().position(|method| **method == IDLE).unwrap() as u16;
     raw.settle();
     for call in 0..STREAMS {
-        raw.send(open(call, idle, Flags::NONE), &[]);
+        let opening = FrameHeader {
+            time_us,
+            ..open(call, idle, Flags::NONE)
+        };
+        raw.send(opening, &[]);
     }
     assert!(!raw.peer.is_closed());
 }
@@ -120,6 +129,51 @@ fn a_connection_ends_while_its_cancelled_streams_still_end() {
     raw.peer.close();
     raw.settle();
     assert_eq!(probe.running(), 0);
+    pair.assert_nothing_left();
+}
+
+/// The connection ends with long messages under way on each of its streams. Before those have ended, their
+/// deadlines pass, or the server's time to stop.
+#[test]
+fn streams_that_wait_for_their_end_have_forgotten_their_long_messages() {
+    for stops in [false, true] {
+        let probe = Probe::default();
+        let pair = pair(&probe);
+        let raw = Raw::client(pair.network());
+        open_all_within(&raw, 1_000_000);
+        for call in 0..STREAMS {
+            let (first, body) = long_message(call, 100_000, FRAGMENT, &[7; 100]);
+            raw.send(first, &body);
+        }
+        assert_eq!(probe.running(), STREAMS);
+        if stops {
+            pair.server().shut_down(Shutdown::default());
+        }
+        raw.peer.close();
+        while probe.running() == STREAMS {
+            pair.network().step();
+        }
+        assert!(probe.running() > 0, "some wait");
+        pair.network().advance(Duration::from_secs(2));
+        pair.network().settle();
+        assert_eq!(probe.running(), 0);
+        pair.assert_nothing_left();
+    }
+}
+
+/// A client chooses the deadlines of its calls, and may choose the same for all.
+#[test]
+fn deadlines_that_pass_at_once_leave_the_turn_to_others() {
+    let probe = Probe::default();
+    let pair = pair(&probe);
+    let raw = Raw::client(pair.network());
+    open_all_within(&raw, 1_000_000);
+    pair.network().advance(Duration::from_secs(2));
+    assert_eq!(probe.running(), STREAMS - MOST_PER_TURN);
+    let ended = ended_in_turns(&pair, &probe);
+    assert!(ended.iter().all(|each| *each <= MOST_PER_TURN), "{ended:?}");
+    raw.peer.close();
+    raw.settle();
     pair.assert_nothing_left();
 }
 

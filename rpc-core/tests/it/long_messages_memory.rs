@@ -427,6 +427,9 @@ fn a_connection_receives_a_message_whatever_its_application_keeps() {
     pair.run(keep(&channel, 12_000)).unwrap();
     pair.run(keep(&channel, LONGEST - 100)).unwrap();
     assert_eq!(kept.borrow().len(), 2);
+    // What was fetched of them in segments uses nothing else.
+    let memory = pair.server().with_transport(|it| it.peer_memory());
+    assert_eq!(memory.heap_in_use(), 0);
     kept.borrow_mut().clear();
     pair.assert_nothing_left();
 }

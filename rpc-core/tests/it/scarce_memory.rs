@@ -18,7 +18,7 @@ use rpc_core::{
 };
 use rpc_core_testing::{Faults, Network, Pair};
 
-use crate::support::raw::{Frame, Raw, fragment, long, message, open};
+use crate::support::raw::{Frame, Raw, fragment, long, long_message, message, open};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")
@@ -170,6 +170,30 @@ fn streams_beyond_the_share_of_their_host_are_refused_before_they_begin() {
     });
 }
 
+/// Its answer waits for a credit, and its messages arrive meanwhile: nothing of them is kept.
+#[test]
+fn a_stream_that_is_refused_grants_back_what_it_does_not_keep() {
+    attacked(|scene, clients| {
+        let raw = &clients[0];
+        for call in 0..STREAMS {
+            let answered = answers(
+                &raw.send(open(call, 1, Flags::NONE), &[]),
+                Code::ResourceExhausted,
+            );
+            assert_eq!(answered, 0, "there is no credit");
+            assert!(!raw.peer.is_closed(), "{call}");
+        }
+        let stats = scene.pair.server().poller().stats().total();
+        assert_eq!(stats.handlers.awaited, SHARE / OF_STREAM);
+        let call = STREAMS - 1;
+        // More than the window of a stream.
+        for _ in 0..20 {
+            raw.send(message(call, ONE_MESSAGE, Flags::NONE), &[7; 4000]);
+            assert!(!raw.peer.is_closed());
+        }
+    });
+}
+
 #[test]
 fn messages_that_nobody_reads_fail_their_streams() {
     attacked(|scene, clients| {
@@ -305,16 +329,4 @@ fn a_client_without_memory_drops_what_nobody_wants() {
     drop(channel);
     network.settle();
     network.assert_nothing_left();
-}
-
-/// The first frame of a long message of a stream.
-fn long_message(call: u32, len: u32, form: u16, piece: &[u8]) -> (FrameHeader, Vec<u8>) {
-    let header = FrameHeader {
-        flags: Flags::LONG,
-        ..message(call, ONE_MESSAGE, Flags::NONE)
-    };
-    let mut body = vec![0; LONG_BODY_LEN];
-    LongBody::encode(TransferId(call), len, form, &mut body);
-    body.extend(piece);
-    (header, body)
 }

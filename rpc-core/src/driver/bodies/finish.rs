@@ -193,6 +193,10 @@ impl<T: Transport> Receiving<T> {
         self.discharge(links, key);
         self.cancel_incoming_timer(links, key);
         let incoming = &mut self.incoming[key];
+        if incoming.form == SEGMENTS {
+            // They have been fetched.
+            incoming.heap.set(incoming.metadata.len() as u64);
+        }
         let mut memory = [
             mem::take(&mut incoming.heap),
             mem::take(&mut incoming.registered),

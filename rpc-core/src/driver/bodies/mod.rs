@@ -15,6 +15,7 @@
 //! | `incoming.rs` | receiver: what is kept of a message that arrives, and looks at its progress |
 //! | `receiving.rs` | receiver: a first frame or a continuation arrives, and segments are read |
 //! | `admission.rs` | receiver: a message gets memory for all of it, or waits for it, or is refused |
+//! | `waiting_messages.rs` | receiver: the messages that wait for memory, in the order in which they get it |
 //! | `progress.rs` | receiver: a sender that stops sending loses its connection |
 //! | `finish.rs` | receiver: a message is complete, or is stopped; entries tell its sender |
 //! | `arrival.rs` | the purpose of a long message, and its outcome |

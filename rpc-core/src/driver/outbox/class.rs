@@ -7,7 +7,7 @@ use crate::driver::link_bodies::LastCredit;
 ///
 /// | class | what a frame takes | of the credits that are there | in a turn |
 /// | --- | --- | --- | --- |
-/// | `Response` | nothing: its client has promised a receive for it, or a credit was taken before | | each blocked one is tried once |
+/// | `Response` | nothing: its client has promised a receive for it, or a credit was taken before | | of each connection, up to the first that finds no slot |
 /// | `Control` | nothing: at most one is unacknowledged | | one for each connection |
 /// | `Request` | a credit, and room for one more call in flight | all | all that have what they need |
 /// | `Opening` | a credit that is none of a call's, and room for one more stream | all | the same |

@@ -175,6 +175,18 @@ impl Streams {
         links.cancel_call(link, call);
     }
 
+    /// Forgets the long messages of a connection, which have ended with it. Its streams may end in later
+    /// turns, for other reasons, too: their deadlines pass, or the server stops.
+    #[cold]
+    pub(in super::super) fn forget_bodies_of(&mut self, link: LinkKey) {
+        for stream in self.entries.values_mut() {
+            if stream.link == link {
+                stream.sending.clear();
+                stream.receiving.clear();
+            }
+        }
+    }
+
     /// Ends a stream of a connection that has ended. Returns what it leaves.
     pub(in super::super) fn end_with_connection<T: Transport>(
         &mut self,
@@ -201,9 +213,6 @@ impl Streams {
             StreamPhase::Abandoned { .. } => {}
             StreamPhase::Serving(serving) => answer = serving.answer.take(),
         }
-        // Their bodies have ended with the connection.
-        stream.sending.clear();
-        stream.receiving.clear();
         stream.end_core(links, &mut bodies.sending, StreamEnd::Failed(error));
         self.remove(key, links, bodies);
         LeftStream { call, task, answer }

@@ -15,6 +15,7 @@ use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
+use crate::service::handler::metadata_too_long;
 use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::Transport;
@@ -116,7 +117,7 @@ impl Streams {
             StopSending::Missing(missing) => match missing {
                 Missing::Connection => {}
                 Missing::Credit => links.stall(link, key),
-                Missing::Length { limit } => self.fail_too_long(key, links, bodies, limit),
+                Missing::Length { limit } => return Next::Fail(metadata_too_long(limit, limit)),
                 _ => {
                     self.to_look.insert(key);
                 }
@@ -198,7 +199,10 @@ impl Streams {
         if permit.map(Permit::hold).is_ok() {
             return Next::Answer;
         }
-        links.stall(stream.link, key);
+        let link = stream.link;
+        links.stall(link, key);
+        // It does not take the credit of its request along, so another frame has to.
+        links.owe(link);
         Next::Nothing
     }
 
@@ -235,20 +239,6 @@ impl Streams {
     pub(in super::super) fn queue(&mut self, key: StreamKey) {
         debug_assert!(self.entries.contains(key), "{key:?} is gone");
         self.to_look.insert(key);
-    }
-
-    /// Ends a stream whose initial metadata fits in no frame.
-    #[cold]
-    fn fail_too_long<T: Transport>(
-        &mut self,
-        key: StreamKey,
-        links: &mut Links<T>,
-        bodies: &mut Bodies<T>,
-        limit: usize,
-    ) {
-        let cause = Cause::metadata_too_long(limit, limit);
-        let error = CallError::new(cause, Execution::MayHaveRun);
-        self.abandon(key, links, bodies, Some(error));
     }
 
     /// Sends the message in `frame`, if nothing of its stream waits, and no other stream

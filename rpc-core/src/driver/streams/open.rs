@@ -206,7 +206,8 @@ impl Streams {
         let entry = &mut links[link];
         let memory = *entry.memory;
         // Without memory, its handler does not begin.
-        stream.has_memory = entry.streams.take_memory(memory, of_each);
+        let has_memory = entry.streams.take_memory(memory, of_each);
+        stream.has_memory = has_memory;
         // Call ids bound the streams of a connection.
         let key = self.entries.insert(stream);
         let sizes = sizes(links, link, spec.and_then(|spec| spec.max_response_len));
@@ -220,6 +221,10 @@ impl Streams {
             state.inbound.end(StreamEnd::HalfClosed);
         }
         drop(state);
+        if !has_memory {
+            // Nobody will read it. What arrives while its answer waits for a credit is kept nowhere.
+            core.discard();
+        }
         let entry = &mut links[link];
         entry.streams.begin_served(call, key);
         entry.streams.open += 1;

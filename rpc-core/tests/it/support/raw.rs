@@ -94,6 +94,15 @@ pub(crate) fn long_request(
     (header, body)
 }
 
+/// The first frame of a long message of a stream.
+pub(crate) fn long_message(call: u32, len: u32, form: u16, piece: &[u8]) -> (FrameHeader, Vec<u8>) {
+    let header = message(call, ONE_MESSAGE, Flags::LONG);
+    let mut body = vec![0; LONG_BODY_LEN];
+    LongBody::encode(TransferId(call), len, form, &mut body);
+    body.extend(piece);
+    (header, body)
+}
+
 pub(crate) fn continuation(transfer: u32, selector: u16, body: &[u8]) -> (FrameHeader, Vec<u8>) {
     let header = FrameHeader {
         call: CallId(transfer),
