@@ -164,7 +164,7 @@ pub const ERRORS: &[Row] = &[
         "a panic of the application",
     ),
     (
-        "driver/respond.rs",
+        "driver/handlers.rs",
         "destructor of a handler's status",
         "a panic of the application",
     ),

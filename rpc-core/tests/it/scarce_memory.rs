@@ -14,7 +14,7 @@ use rpc_core::frame::{
 use rpc_core::transport::{PeerMemory, Transport};
 use rpc_core::{
     Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Status, Stream,
-    Streaming,
+    Streaming, stream,
 };
 use rpc_core_testing::{Faults, Network, Pair};
 
@@ -329,4 +329,42 @@ fn a_client_without_memory_drops_what_nobody_wants() {
     drop(channel);
     network.settle();
     network.assert_nothing_left();
+}
+
+/// Between a handler and its stream, messages wait by number, because their length is not known yet.
+#[test]
+fn a_handler_whose_long_messages_nobody_reads_makes_few() {
+    // Eight of the second kind fit into the window of a stream.
+    for (len, most) in [(100_000, 7), (10_000, 12), (10, 10_000)] {
+        let made = Rc::<Cell<usize>>::default();
+        let pair = Pair::with(&Intents::default(), Faults::none(), 0, |methods| {
+            let made = Rc::clone(&made);
+            methods.server_streaming(&ENDLESS, move |_: Request<Vec<u8>>, responses| {
+                let made = Rc::clone(&made);
+                let messages = stream(async move |mut responses| {
+                    loop {
+                        responses.send(vec![7; len]).await?;
+                        made.set(made.get() + 1);
+                    }
+                });
+                responses.send_all(Ok(Response::new(messages)))
+            });
+        });
+        let channel = pair.connect();
+        let messages = channel.server_streaming::<Vec<u8>, Vec<u8>>(&ENDLESS, Request::new(vec![]));
+        let mut messages = pair.run(messages).unwrap().into_inner();
+        pair.network().settle();
+        let before = made.get();
+        assert!((1..=most).contains(&before), "{before} of {len} bytes");
+        // Its reader gets on, and stops again.
+        for _ in 0..50 {
+            assert_eq!(pair.run(messages.message()).unwrap().unwrap().len(), len);
+        }
+        pair.network().settle();
+        let since = made.get() - before;
+        assert!(since <= 50 + most, "{since} of {len} bytes");
+        drop((messages, channel));
+        pair.network().settle();
+        pair.assert_nothing_left();
+    }
 }

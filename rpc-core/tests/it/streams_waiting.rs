@@ -11,7 +11,7 @@ use rpc_core::{
     CallError, Caller, Code, Execution, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec,
     Request, Response, Sender, Shutdown, Streaming, sender,
 };
-use rpc_core_testing::{Clock, Faults, Pair};
+use rpc_core_testing::{Clock, Faults, Network, Pair};
 
 use crate::support::raw::{Raw, header, open};
 use crate::support::streams::{IDLE, METHODS, Probe, SUM, register_streams};
@@ -48,14 +48,39 @@ fn sum(channel: &LocalChannel) -> (Sender<u64>, Call<u64>) {
 }
 
 /// Opens a stream that does not end by itself.
-fn idle(pair: &Pair, channel: &LocalChannel) -> (Sender<u64>, Call<Response<Streaming<u64>>>) {
+fn idle(
+    network: &Network,
+    channel: &LocalChannel,
+) -> (Sender<u64>, Call<Response<Streaming<u64>>>) {
     let (sender, messages) = sender();
     let channel = channel.clone();
     let mut call: Call<_> =
         Box::pin(async move { channel.streaming(&IDLE, Request::new(messages)).await });
     assert!(poll(&mut call).is_none());
-    pair.network().settle();
+    network.settle();
     (sender, call)
+}
+
+#[test]
+fn a_connection_has_the_fewer_streams_of_what_both_sides_permit() {
+    for (server, client) in [(2, 5), (5, 2)] {
+        let probe = Probe::default();
+        let mut network = Network::new(Faults::none(), 0);
+        let permits = |max_streams| Intents {
+            max_streams,
+            ..Intents::default()
+        };
+        network.add("server", &permits(server), |methods| {
+            register_streams(methods, &probe);
+        });
+        let node = network.add("client", &permits(client), |_| ());
+        let channel = node.poller().connect("server").unwrap();
+        let streams: Vec<_> = (0..6).map(|_| idle(&network, &channel)).collect();
+        assert_eq!(probe.started(), 2);
+        drop((streams, channel));
+        network.settle();
+        network.assert_nothing_left();
+    }
 }
 
 #[test]
@@ -63,7 +88,7 @@ fn streams_that_wait_for_room_are_opened_though_their_applications_send_meanwhil
     let probe = Probe::default();
     let pair = pair(&probe);
     let channel = pair.connect();
-    let first = idle(&pair, &channel);
+    let first = idle(pair.network(), &channel);
     let mut calls: Vec<_> = (0..4).map(|_| sum(&channel)).collect();
     for round in 0..3 {
         for (sender, call) in &mut calls {
@@ -87,7 +112,7 @@ fn streams_that_wait_for_room_fail_when_the_server_goes_away() {
     let probe = Probe::default();
     let pair = pair(&probe);
     let channel = pair.connect();
-    let first = idle(&pair, &channel);
+    let first = idle(pair.network(), &channel);
     let mut waiting: Vec<_> = (0..3).map(|_| sum(&channel)).collect();
     for (_, call) in &mut waiting {
         assert!(poll(call).is_none());

@@ -350,8 +350,8 @@ impl<T: Transport> Receiving<T> {
             "{own} bytes are used by messages that arrive on this connection, {kept} by fields of its \
              messages that the application keeps, and {others} by other connections of its poller. The \
              limits are {} bytes for a connection and {} for messages that arrive at all pollers of the \
-             process, in whole chunks (seven eighths of `message_memory`): raise the receiver's \
-             `message_memory`, or keep fewer received fields",
+             process, in whole chunks (seven eighths of `message_memory`): send fewer at a time, \
+             keep fewer received fields, or raise the receiver's `message_memory`",
             limits.connection_memory,
             limits.receive_memory()
         )

@@ -159,6 +159,13 @@ impl Streams {
         let connection = &links[on].connection;
         if connection.streams() >= connection.max_streams() {
             links.outbox.awaiting_room.insert(on, key);
+            log_limited!(
+                warn,
+                connection = %links[on].id,
+                "a stream waits until another one ends: a connection may have {} at a time. Raise \
+                 `max_streams` on both sides, or use more connections",
+                links[on].connection.max_streams()
+            );
             return false;
         }
         let sent = match stream.opening().message.is_empty() {

@@ -91,6 +91,7 @@ impl Plan {
     ) -> Result<Self, FabricError> {
         let connections = at_least_one("connections", intents.connections)?;
         let max_in_flight = at_least_one("max_in_flight", intents.max_in_flight)?;
+        let max_streams = at_least_one("max_streams", intents.max_streams)?;
         let slot_len = slot_len(intents.max_message_len, sizing)?;
         let send_queue = SendQueue::choose(max_in_flight, sizing)?;
         let budget = Budget::new(device, intents, slot_len, sizing, attributes)?;
@@ -134,7 +135,7 @@ impl Plan {
                 completion_queue_depth: completions,
                 max_connections: connections,
                 max_in_flight,
-                max_streams: intents.max_streams,
+                max_streams,
                 locked_per_connection: 0,
                 keepalive: intents.keepalive.map(Keepalive::effective),
                 cores: Vec::new(),

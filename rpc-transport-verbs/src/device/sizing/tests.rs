@@ -115,9 +115,10 @@ fn the_defaults_fit_in_twelve_mebibytes() {
 #[test]
 fn what_does_not_fit_names_the_setting_and_the_limit() {
     type Change = fn(&mut Intents, &mut Sizing, &mut DeviceAttributes);
-    let cases: [(&str, &str, Change); 8] = [
+    let cases: [(&str, &str, Change); 9] = [
         ("connections", "at least 1", |i, _, _| i.connections = 0),
         ("max_in_flight", "at least 1", |i, _, _| i.max_in_flight = 0),
+        ("max_streams", "at least 1", |i, _, _| i.max_streams = 0),
         ("max_message_len", "has at most", |i, _, _| {
             i.max_message_len = usize::MAX
         }),
