@@ -39,9 +39,9 @@ pub struct Intents {
     pub waits_for_memory: bool,
     /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,
-    /// Streams that one connection may have open at a time, apart from `max_in_flight`: the smaller of both
-    /// sides' values. Default: 100, the least that RFC 9113 (section 5.1.2) recommends. Further ones wait at
-    /// the client. An idle stream
+    /// Streams that one connection may have open at a time, apart from `max_in_flight`. The
+    /// server's value counts, as in HTTP/2, and that of a client does nothing. Default: 100, the least that
+    /// RFC 9113 (section 5.1.2) recommends. Further ones wait at the client. An idle stream
     /// needs no receive; each may hold as many bytes of unread messages as its window has
     /// ([`Limits::stream_window`]), as far as there is memory ([`Limits::most_memory`]).
     pub max_streams: u32,
@@ -120,7 +120,8 @@ impl Default for Intents {
 impl Intents {
     /// Warns if the memory for messages that arrive does not suffice for two of the longest.
     pub(crate) fn warn_of_little_memory(&self) {
-        let longest = receive_memory(self.message_memory);
+        // A message that is the only one may have all of it.
+        let longest = self.message_memory;
         if self.max_message_len as u64 > longest {
             tracing::warn!(
                 max_message_len = self.max_message_len,

@@ -165,7 +165,7 @@ pub const ERRORS: &[Row] = &[
     ),
     (
         "driver/handlers.rs",
-        "destructor of a handler's status",
+        "destructor of a handler's answer",
         "a panic of the application",
     ),
     (

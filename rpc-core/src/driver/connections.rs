@@ -282,8 +282,6 @@ impl<T: Transport> Connections<T> {
         let max_in_flight = clamp_in_flight(state.links.transport.limits().max_in_flight);
         let mut agreed = session.agreed();
         agreed.max_in_flight = agreed.max_in_flight.min(max_in_flight);
-        let max_streams = state.links.transport.limits().max_streams;
-        agreed.max_streams = agreed.max_streams.min(max_streams);
         let connection = Connection::client(&agreed);
         let link = state
             .links

@@ -70,6 +70,7 @@ impl Serving {
             state.streams.forget_bodies_of(link);
         }
         let blocked = state.responses.take_blocked_of(link);
+        state.endings.left = state.endings.left.saturating_sub(blocked.len());
         drop(borrowed);
         for blocked in blocked {
             connections.counters.dropped(blocked.call.served.method);

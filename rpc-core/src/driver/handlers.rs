@@ -206,8 +206,9 @@ impl Handlers {
             BlockedResponse::Kept { handler_key, .. } => {
                 self.discard_handler(blocked.call.served.method, handler_key);
             }
-            BlockedResponse::Failed(status, _) => drop_status(status),
-            BlockedResponse::Encoded { .. } | BlockedResponse::Long { .. } => {}
+            BlockedResponse::Failed(status, _) => drop_of_handler(status),
+            BlockedResponse::Long { encoded, .. } => drop_of_handler(encoded),
+            BlockedResponse::Encoded { .. } => {}
         }
     }
 
@@ -219,12 +220,12 @@ impl Handlers {
     }
 }
 
-/// Drops a handler's status, which may hold values of the application: nothing may be borrowed.
-pub(super) fn drop_status(status: Status) {
-    if let Err(panicked) = catch_panic(|| drop(status)) {
+/// Drops what a handler has answered, which may hold values of the application: nothing may be borrowed.
+pub(super) fn drop_of_handler<A>(answer: A) {
+    if let Err(panicked) = catch_panic(|| drop(answer)) {
         log_limited!(
             error,
-            "the destructor of a handler's status panicked: {panicked}"
+            "the destructor of a handler's answer panicked: {panicked}"
         );
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct LinkStreams {
     latest: Option<(CallId, StreamKey)>,
     /// Client: no channel uses the link any more. It is closed when its last stream has ended.
     pub(super) is_orphaned: bool,
+    /// Client: the log says that streams wait for each other.
+    pub(super) has_said_that_they_wait: bool,
     pub(super) inbound_window: u32,
     pub(super) outbound_window: u32,
     /// Server: the number of streams that have the memory that each needs.

@@ -15,6 +15,9 @@ use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::{FetchKey, Transport};
 
+/// Messages that waited for memory and are refused in a turn.
+const REFUSED_PER_TURN: u32 = 128;
+
 impl Serving {
     /// Handles a frame of a long message, whose header has been checked and accounted.
     #[cold]
@@ -255,7 +258,7 @@ impl Serving {
             }
         }
         drop(borrowed);
-        loop {
+        for _ in 0..REFUSED_PER_TURN {
             let mut borrowed = connections.state.borrow_mut();
             let state = &mut *borrowed;
             let refused = state.bodies.receiving.admit_waiting(&mut state.links);

@@ -305,8 +305,8 @@ impl<T: Transport> Connections<T> {
 
     /// Returns what would happen to a stream that is opened now.
     pub(crate) fn stream_capacity(&self, link: LinkKey) -> StreamCapacity {
-        let state = self.state.borrow();
-        let link = state.links.table.get(link);
+        let mut state = self.state.borrow_mut();
+        let link = state.links.table.get_mut(link);
         link.map_or(StreamCapacity::None, StreamCapacity::of)
     }
 

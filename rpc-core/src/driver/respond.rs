@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use super::bodies::TransferOwner;
 use super::connections::Connections;
-use super::handlers::{Handlers, drop_status};
+use super::handlers::{Handlers, drop_of_handler};
 use super::link::Link;
 use super::outbox::{Class, Missing, Permit};
 use super::responses::{BlockedResponse, Started, rare_flags};
@@ -47,7 +47,8 @@ impl Handlers {
         }
     }
 
-    /// Sends the responses that can leave now, of each connection up to the first that cannot.
+    /// Sends the responses that can leave now, of each connection up to the first that finds
+    /// no slot.
     #[cold]
     #[inline(never)]
     pub(super) fn retry_blocked_responses<T: Transport>(&self, connections: &Connections<T>) {
@@ -64,10 +65,12 @@ impl Handlers {
                 waiting.push_back(next);
                 continue;
             }
+            // It also waits for others of its kind, which may take long.
+            let is_long = matches!(next.response, BlockedResponse::Long { .. });
             let others = waiting.len();
             drop(borrowed);
             self.respond_blocked(connections, next.call, next.response);
-            if blocked() > others {
+            if blocked() > others && !is_long {
                 resting.insert(link);
             }
         }
@@ -183,7 +186,7 @@ impl Handlers {
         let responses = &mut state.responses;
         responses.respond_status_or_block(&mut state.links, call, &status, started);
         drop(borrowed);
-        drop_status(status);
+        drop_of_handler(status);
     }
 
     /// Sends a response whose message does not fit a frame, if the client receives such messages.

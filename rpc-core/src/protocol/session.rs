@@ -47,7 +47,7 @@ pub(crate) fn longest_message(limits: &Limits, max_message_len: u32) -> MessageL
 pub struct Agreed {
     /// Unary calls that may be in flight at a time.
     pub max_in_flight: u32,
-    /// Streams that may be open at a time. The client may permit itself fewer.
+    /// Streams that may be open at a time.
     pub max_streams: u32,
     /// Frames that the client may send before it receives further credits.
     pub initial_credits: u32,
@@ -88,7 +88,7 @@ pub struct ServerSession {
     /// The methods that the server implements, each with its number on this connection.
     #[prost(message, repeated, tag = "4")]
     pub methods: Vec<NumberedMethod>,
-    /// Streams that may be open at a time. The client may permit itself fewer.
+    /// Streams that may be open at a time.
     #[prost(uint32, tag = "5")]
     pub max_streams: u32,
     /// Bytes that the client may send on each stream before it receives a window grant.

@@ -154,7 +154,7 @@ impl ServerAdmission {
         let max_in_flight = client.max_in_flight.min(self.max_in_flight);
         let agreed = Agreed {
             max_in_flight,
-            max_streams: self.max_streams.min(CallId::MAX_INDEX),
+            max_streams: self.max_streams.clamp(1, CallId::MAX_INDEX),
             initial_credits: self.window.min(max_in_flight),
         };
         let offer = ServerSession::new(

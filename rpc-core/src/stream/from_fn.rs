@@ -8,19 +8,17 @@ use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 
-use super::pump::poll_number;
 use crate::status::Status;
 
-/// The most messages that wait between the future and the stream. They are so many only if as many are taken
-/// at once: a message may be long, and its length is not known here.
-const MOST_QUEUED: usize = 32;
+/// Messages that may wait between the future and the stream. Any of them may be long: their lengths are not
+/// known here.
+const QUEUED_MESSAGES: usize = 8;
 
 /// Creates a stream from a future that sends messages, for handlers that return a stream.
 ///
@@ -51,7 +49,6 @@ where
             queue: Arc::clone(&queue),
         })),
         taken: VecDeque::new(),
-        full_in: None,
         outcome: None,
         queue,
     }
@@ -63,11 +60,7 @@ pub struct ResponseSender<T> {
 }
 
 #[derive(Debug)]
-struct Queue<T> {
-    queued: Mutex<Queued<T>>,
-    /// Messages that may wait. The task that polls the stream sets it.
-    room: AtomicUsize,
-}
+struct Queue<T>(Mutex<Queued<T>>);
 
 #[derive(Debug)]
 struct Queued<T> {
@@ -82,22 +75,18 @@ struct Queued<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        let queued = Queued {
+        Self(Mutex::new(Queued {
             messages: VecDeque::new(),
             reader: None,
             writer: None,
             is_closed: false,
-        };
-        Self {
-            queued: Mutex::new(queued),
-            room: AtomicUsize::new(1),
-        }
+        }))
     }
 }
 
 impl<T> Queue<T> {
     fn lock(&self) -> MutexGuard<'_, Queued<T>> {
-        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,7 +113,7 @@ impl<T> ResponseSender<T> {
         if queue.is_closed {
             return Poll::Ready(Err(ended()));
         }
-        if queue.messages.len() >= self.queue.room.load(Ordering::Relaxed) {
+        if queue.messages.len() >= QUEUED_MESSAGES {
             queue.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -154,8 +143,6 @@ pin_project! {
     struct FromFn<T, Fut> {
         // Messages that have been taken.
         taken: VecDeque<T>,
-        // The `poll_number` of the pump when they were taken, if they were as many as may wait.
-        full_in: Option<u64>,
         queue: Arc<Queue<T>>,
         #[pin]
         future: Option<Fut>,
@@ -171,16 +158,6 @@ pin_project! {
 }
 
 impl<T> Queue<T> {
-    /// Lets twice as many messages wait as before if those were taken at once. Otherwise the pump had no room
-    /// for all of them: they are long, or nobody reads them, and a single one waits.
-    fn set_room(&self, all_taken_at_once: bool) {
-        let room = match all_taken_at_once {
-            true => MOST_QUEUED.min(2 * self.room.load(Ordering::Relaxed)),
-            false => 1,
-        };
-        self.room.store(room, Ordering::Relaxed);
-    }
-
     /// Makes later calls of `send` fail.
     fn close(&self) {
         let mut queue = self.lock();
@@ -204,10 +181,6 @@ impl<T, Fut: Future<Output = Result<(), Status>>> Stream for FromFn<T, Fut> {
         if let Some(message) = this.taken.pop_front() {
             return Poll::Ready(Some(Ok(message)));
         }
-        let number = poll_number();
-        if let Some(full_in) = this.full_in.take() {
-            this.queue.set_room(full_in == number);
-        }
         if let Some(future) = this.future.as_mut().as_pin_mut()
             && let Poll::Ready(outcome) = future.poll(cx)
         {
@@ -216,9 +189,6 @@ impl<T, Fut: Future<Output = Result<(), Status>>> Stream for FromFn<T, Fut> {
         }
         let mut queue = this.queue.lock();
         mem::swap(&mut queue.messages, this.taken);
-        if this.taken.len() >= this.queue.room.load(Ordering::Relaxed) {
-            *this.full_in = Some(number);
-        }
         let writer = queue.writer.take();
         if this.taken.is_empty() && this.future.is_some() {
             queue.reader = Some(cx.waker().clone());

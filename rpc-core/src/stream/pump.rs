@@ -4,7 +4,6 @@
 //! frame, and hands the batch to [`StreamCore`]. It hands over what it has when the stream is
 //! pending, so that no message waits for another one.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
@@ -25,16 +24,6 @@ use crate::status::Status;
 
 /// Most messages that a pump sends before it lets other tasks of its thread run.
 const MESSAGES_PER_POLL: usize = 512;
-
-thread_local! {
-    static POLLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Returns a number that changes whenever a pump is polled on this thread. A stream that is polled twice with
-/// the same number knows that the pump had room for what it returned in between.
-pub(super) fn poll_number() -> u64 {
-    POLLS.get()
-}
 
 /// The reason that a pump stopped before the end of its stream.
 #[derive(Debug)]
@@ -281,7 +270,6 @@ impl<M> Engine<M> {
         let Some(room) = ready!(self.batcher.poll_room(core, cx)) else {
             return Poll::Ready(Err(PumpError::Ended));
         };
-        POLLS.set(POLLS.get() + 1);
         self.check_metadata(room)?;
         // What did not fit in the queue when this was polled before.
         ready!(self.poll_flush(core, cx))?;

@@ -62,7 +62,7 @@ fn idle(
 }
 
 #[test]
-fn a_connection_has_the_fewer_streams_of_what_both_sides_permit() {
+fn a_connection_has_the_streams_that_its_server_permits() {
     for (server, client) in [(2, 5), (5, 2)] {
         let probe = Probe::default();
         let mut network = Network::new(Faults::none(), 0);
@@ -76,7 +76,7 @@ fn a_connection_has_the_fewer_streams_of_what_both_sides_permit() {
         let node = network.add("client", &permits(client), |_| ());
         let channel = node.poller().connect("server").unwrap();
         let streams: Vec<_> = (0..6).map(|_| idle(&network, &channel)).collect();
-        assert_eq!(probe.started(), 2);
+        assert_eq!(probe.started(), server);
         drop((streams, channel));
         network.settle();
         network.assert_nothing_left();

@@ -40,6 +40,9 @@ const READ_AHEAD_PART: u64 = 4;
 /// between two looks: with one message of 4 MiB, 14 kB in a second.
 const LEAST_PARTS: u64 = 20;
 
+/// Messages that get memory in a turn, when much becomes free.
+const PLACED_PER_TURN: u32 = 128;
+
 const NO_HEAP: &str = "the receiver has no memory for the message: what waits for readers and peers uses \
      all that its process sets aside for this host. Try again later, or read what has arrived";
 
@@ -134,8 +137,12 @@ impl<T: Transport> Receiving<T> {
         let link = &links[incoming.link];
         let mut heap = link.memory.charge(Use::Heap, 0);
         if !heap.resize(len) {
-            let held = link.bodies.account.as_ref();
-            let held = held.map_or(0, |account| account.held());
+            let account = link.bodies.account.as_ref();
+            let held = match self.incoming[key].form {
+                FRAGMENT => account.map_or(0, |account| account.held()),
+                // A single message has room whatever the application keeps of others.
+                _ => 0,
+            };
             let others = link.bodies.incoming.values();
             let others: u64 = others.map(|key| self.incoming[*key].heap.bytes()).sum();
             if held + others + len > LEAST_ON_HEAP {
@@ -261,6 +268,7 @@ impl<T: Transport> Receiving<T> {
 
     /// Gives free memory to messages that wait, until one is to be refused instead. Returns that one.
     fn place_waiting(&mut self, links: &mut Links<T>) -> Option<(IncomingKey, NoMemory)> {
+        let mut left = PLACED_PER_TURN;
         let mut next = self.waiting.class_from(0);
         self.is_short = false;
         while let Some(class) = next {
@@ -270,8 +278,13 @@ impl<T: Transport> Receiving<T> {
                 let Some(key) = self.waiting.first(class) else {
                     break;
                 };
+                if left == 0 {
+                    // The others follow in the next turn.
+                    return None;
+                }
                 match self.memory_for(links, key) {
                     Ok(memory) => {
+                        left -= 1;
                         full = 0;
                         self.waiting.end_turn(class);
                         self.waiting.leave(key, self.incoming[key].len);

@@ -38,11 +38,15 @@ pub(crate) enum StreamCapacity {
 
 impl StreamCapacity {
     /// Returns what would happen to a stream that is opened on a link now.
-    pub(in super::super) fn of<B>(link: &Link<B>) -> Self {
-        let connection = &link.connection;
-        if link.takes_no_calls() || link.streams.open >= connection.max_streams() {
+    pub(in super::super) fn of<B>(link: &mut Link<B>) -> Self {
+        if link.takes_no_calls() {
             return Self::None;
         }
+        if link.streams.open >= link.connection.max_streams() {
+            note_that_streams_wait(link);
+            return Self::None;
+        }
+        let connection = &link.connection;
         // Streams that were opened in this turn have not been sent yet.
         let unsent = link.streams.open.saturating_sub(connection.streams());
         match connection.messages_allowed() > unsent {
@@ -159,13 +163,7 @@ impl Streams {
         let connection = &links[on].connection;
         if connection.streams() >= connection.max_streams() {
             links.outbox.awaiting_room.insert(on, key);
-            log_limited!(
-                warn,
-                connection = %links[on].id,
-                "a stream waits until another one ends: a connection may have {} at a time. Raise \
-                 `max_streams` on both sides, or use more connections",
-                links[on].connection.max_streams()
-            );
+            note_that_streams_wait(&mut links[on]);
             return false;
         }
         let sent = match stream.opening().message.is_empty() {
@@ -293,6 +291,19 @@ impl Stream {
         counters.start();
         links.counters.streams.opened.add(1);
         self.phase = StreamPhase::Sent { call, counters };
+    }
+}
+
+/// Says once for a connection that streams wait for each other: their calls may seem to hang.
+fn note_that_streams_wait<B>(link: &mut Link<B>) {
+    if !mem::replace(&mut link.streams.has_said_that_they_wait, true) {
+        log_limited!(
+            warn,
+            connection = %link.id,
+            "a stream waits until another one ends: the server permits {} at a time on a connection. Raise its \
+             `max_streams`, or use more connections",
+            link.connection.max_streams()
+        );
     }
 }
 
