@@ -120,7 +120,7 @@ impl Default for Intents {
 impl Intents {
     /// Warns if the memory for messages that arrive does not suffice for two of the longest.
     pub(crate) fn warn_of_little_memory(&self) {
-        // A message that is the only one may have all of it.
+        // A message may use all of the memory while there is no other.
         let longest = self.message_memory;
         if self.max_message_len as u64 > longest {
             tracing::warn!(

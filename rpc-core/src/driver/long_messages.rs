@@ -15,8 +15,8 @@ use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::{FetchKey, Transport};
 
-/// Messages that waited for memory and are refused in a turn.
-const REFUSED_PER_TURN: u32 = 128;
+/// Messages that waited for memory, and that get some or are refused in a turn. Much may become free at once.
+const ADMITTED_PER_TURN: u32 = 128;
 
 impl Serving {
     /// Handles a frame of a long message, whose header has been checked and accounted.
@@ -258,10 +258,14 @@ impl Serving {
             }
         }
         drop(borrowed);
-        for _ in 0..REFUSED_PER_TURN {
+        let mut left = ADMITTED_PER_TURN;
+        loop {
             let mut borrowed = connections.state.borrow_mut();
             let state = &mut *borrowed;
-            let refused = state.bodies.receiving.admit_waiting(&mut state.links);
+            let refused = state
+                .bodies
+                .receiving
+                .admit_waiting(&mut state.links, &mut left);
             drop(borrowed);
             let Some(ended) = refused else { break };
             self.conclude(connections, ended);

@@ -65,7 +65,7 @@ impl Handlers {
                 waiting.push_back(next);
                 continue;
             }
-            // It also waits for others of its kind, which may take long.
+            // A long response also waits for other long ones. The short ones behind it do not.
             let is_long = matches!(next.response, BlockedResponse::Long { .. });
             let others = waiting.len();
             drop(borrowed);

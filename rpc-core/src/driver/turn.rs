@@ -23,7 +23,7 @@ use super::{Driver, DriverState, TimerTarget};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{Event, Transport};
 
-/// Deadlines that have passed and that a turn ends something for, at most.
+/// The most calls, streams and messages that a turn ends because their deadlines have passed.
 const EXPIRED_PER_TURN: u32 = 128;
 
 impl<T: Transport> Driver<T> {
@@ -177,8 +177,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends what has a deadline that has passed, and the connections that are old. What is left when it has
-    /// ended many follows in the next turn: clients choose the deadlines, and may choose one for all calls.
+    /// Ends calls, streams and messages whose deadlines have passed, and the connections that are old. If there
+    /// are many, the rest follows in the next turn: a client may choose the same deadline for all of its calls.
     pub(crate) fn expire_deadlines(&self) {
         let now = self.connections.clock.now();
         for expired in 0.. {

@@ -40,9 +40,6 @@ const READ_AHEAD_PART: u64 = 4;
 /// between two looks: with one message of 4 MiB, 14 kB in a second.
 const LEAST_PARTS: u64 = 20;
 
-/// Messages that get memory in a turn, when much becomes free.
-const PLACED_PER_TURN: u32 = 128;
-
 const NO_HEAP: &str = "the receiver has no memory for the message: what waits for readers and peers uses \
      all that its process sets aside for this host. Try again later, or read what has arrived";
 
@@ -267,8 +264,11 @@ impl<T: Transport> Receiving<T> {
     }
 
     /// Gives free memory to messages that wait, until one is to be refused instead. Returns that one.
-    fn place_waiting(&mut self, links: &mut Links<T>) -> Option<(IncomingKey, NoMemory)> {
-        let mut left = PLACED_PER_TURN;
+    fn place_waiting(
+        &mut self,
+        links: &mut Links<T>,
+        left: &mut u32,
+    ) -> Option<(IncomingKey, NoMemory)> {
         let mut next = self.waiting.class_from(0);
         self.is_short = false;
         while let Some(class) = next {
@@ -278,13 +278,12 @@ impl<T: Transport> Receiving<T> {
                 let Some(key) = self.waiting.first(class) else {
                     break;
                 };
-                if left == 0 {
-                    // The others follow in the next turn.
+                if *left == 0 {
                     return None;
                 }
                 match self.memory_for(links, key) {
                     Ok(memory) => {
-                        left -= 1;
+                        *left -= 1;
                         full = 0;
                         self.waiting.end_turn(class);
                         self.waiting.leave(key, self.incoming[key].len);
@@ -292,7 +291,10 @@ impl<T: Transport> Receiving<T> {
                             return Some((key, NoMemory::NotRead));
                         }
                     }
-                    Err(reason) if self.is_refused(links, reason) => return Some((key, reason)),
+                    Err(reason) if self.is_refused(links, reason) => {
+                        *left -= 1;
+                        return Some((key, reason));
+                    }
                     Err(NoMemory::OfConnection | NoMemory::OfHost) => {
                         full += 1;
                         self.waiting.end_turn(class);
@@ -370,13 +372,18 @@ impl<T: Transport> Receiving<T> {
         )
     }
 
-    /// Gives memory to the messages that wait, if there is some, until one is refused instead. The caller
-    /// tells its stream, which stops its other messages, before it calls again.
-    pub(in super::super) fn admit_waiting(&mut self, links: &mut Links<T>) -> Option<Ended> {
+    /// Gives memory to the messages that wait, if there is some, until one is refused instead, and to `left` of
+    /// them at most. The caller tells the stream of a refused one, which stops its other messages, before it
+    /// calls again.
+    pub(in super::super) fn admit_waiting(
+        &mut self,
+        links: &mut Links<T>,
+        left: &mut u32,
+    ) -> Option<Ended> {
         if self.waiting.len() == 0 {
             return None;
         }
-        let (key, reason) = self.place_waiting(links)?;
+        let (key, reason) = self.place_waiting(links, left)?;
         Some(self.refuse(links, key, reason))
     }
 
