@@ -16,6 +16,10 @@ use crate::peer::Host;
 /// A host may use this many times what is left for others.
 const SHARE: u64 = 3;
 
+/// The same for further long messages of handlers, which can be made later. So there is something left for
+/// streams, without which they would be refused.
+const SHARE_OF_UNREAD: u64 = 1;
+
 /// Bytes that are much: malloc may keep so many that are free.
 const BURST: u64 = 16 << 20;
 
@@ -28,16 +32,22 @@ pub(crate) enum Use {
     Arriving,
     /// Registered memory of a message of which the application keeps something.
     Kept,
+    /// On the heap, too: long messages of a server's handlers, until its clients have them.
+    Unread,
 }
 
 /// Bytes by their use.
 #[derive(Debug, Default)]
-struct BytesInUse([AtomicU64; 3]);
+struct BytesInUse([AtomicU64; 4]);
 
 impl BytesInUse {
     fn of(&self, kind: Use) -> u64 {
         // The counts publish nothing else.
         self.0[kind as usize].load(Ordering::Relaxed)
+    }
+
+    fn heap(&self) -> u64 {
+        self.of(Use::Heap) + self.of(Use::Unread)
     }
 
     fn registered(&self) -> u64 {
@@ -117,7 +127,7 @@ impl PeerMemory {
         self.0.heap.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Calls `act` from now on when most of what was in use of the heap is free again, and that was much. It
+    /// Calls `act` from now on when most of what was in use on the heap is free again, and that was much. It
     /// is called on any thread, mostly in a poller's turn. Does nothing if there is such a function already.
     pub fn on_burst_end(self, act: fn()) {
         let _ = self.0.on_burst_end.set(act);
@@ -133,7 +143,7 @@ impl PeerMemory {
     #[cfg(any(test, feature = "test-util"))]
     #[must_use]
     pub fn heap_in_use(self) -> u64 {
-        self.0.bytes.of(Use::Heap)
+        self.0.bytes.heap()
     }
 
     /// Returns the memory of the host of a new connection, which all connections of a host have in common.
@@ -203,7 +213,8 @@ impl Drop for HoldOfHost {
 impl SharedByHosts {
     /// Notes that more of the heap is in use, or less.
     fn note_heap(&self, is_more: bool) {
-        let (now, peak) = (self.bytes.of(Use::Heap), self.peak.load(Ordering::Relaxed));
+        let now = self.bytes.heap();
+        let peak = self.peak.load(Ordering::Relaxed);
         if is_more {
             if now > peak {
                 self.peak.fetch_max(now, Ordering::Relaxed);
@@ -233,8 +244,18 @@ impl HostMemory {
     }
 
     fn has_heap(&self, bytes: u64) -> bool {
-        let (own, all) = (self.bytes.of(Use::Heap), self.all.bytes.of(Use::Heap));
-        is_within_share(own, all, bytes, self.all.heap.load(Ordering::Relaxed))
+        self.has_share_of_heap(bytes, SHARE)
+    }
+
+    fn has_share_of_heap(&self, bytes: u64, share: u64) -> bool {
+        let (own, all) = (self.bytes.heap(), self.all.bytes.heap());
+        is_within_share(
+            own,
+            all,
+            bytes,
+            self.all.heap.load(Ordering::Relaxed),
+            share,
+        )
     }
 
     /// Returns the bytes of registered memory that the host uses, and those that all hosts use.
@@ -246,12 +267,19 @@ impl HostMemory {
     /// time of each host may, whatever the application keeps.
     pub(crate) fn has_registered(&self, len: u64, capacity: u64) -> bool {
         let (own, all) = (self.bytes.registered(), self.all.bytes.registered());
-        self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity)
+        self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity, SHARE)
+    }
+
+    /// Returns true if the clients of the host have left so much unread that no further long message should be
+    /// made for them. One at a time may, whatever else is in use.
+    #[inline]
+    pub(crate) fn has_much_unread(&self) -> bool {
+        self.bytes.of(Use::Unread) != 0 && !self.has_share_of_heap(1, SHARE_OF_UNREAD)
     }
 
     /// Returns true if a connection has it, or something of it is in use.
     fn is_used(&self) -> bool {
-        let in_use = self.bytes.registered() | self.bytes.of(Use::Heap);
+        let in_use = self.bytes.registered() | self.bytes.heap();
         self.connections.load(Ordering::Relaxed) | in_use != 0
     }
 
@@ -267,10 +295,10 @@ impl HostMemory {
     }
 }
 
-/// Returns true if a host that uses `own` of the `all` bytes in use may have `more`.
-fn is_within_share(own: u64, all: u64, more: u64, capacity: u64) -> bool {
+/// Returns true if a host that uses `own` of the `all` bytes in use may have `more`: `share` times what is left.
+fn is_within_share(own: u64, all: u64, more: u64, capacity: u64, share: u64) -> bool {
     let left = capacity.saturating_sub(all.saturating_add(more));
-    own.saturating_add(more) <= left.saturating_mul(SHARE)
+    own.saturating_add(more) <= left.saturating_mul(share)
 }
 
 /// Returns the memory of a host that may use all there is.
@@ -314,6 +342,11 @@ impl Charge {
             .is_some_and(|host| host.is_at_heap_limit())
     }
 
+    /// Returns true if the host has left so much unread that no further long message should be made for it.
+    pub(crate) fn has_much_unread(&self) -> bool {
+        self.host.is_some_and(HostMemory::has_much_unread)
+    }
+
     /// Changes the number of bytes, whether there is room for them or not.
     #[inline]
     pub(crate) fn set(&mut self, bytes: u64) {
@@ -330,7 +363,7 @@ impl Charge {
             host.all.bytes.add(self.kind, more);
             let is_more = bytes > self.bytes;
             self.bytes = bytes;
-            if self.kind == Use::Heap {
+            if let Use::Heap | Use::Unread = self.kind {
                 host.all.note_heap(is_more);
             }
         }
@@ -366,109 +399,4 @@ impl Drop for Charge {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn host(last: u8) -> Option<Host> {
-        Some(Host::from(std::net::SocketAddr::from((
-            [192, 0, 2, last],
-            1,
-        ))))
-    }
-
-    /// Uses memory as long as there is some, in steps. Returns the bytes of each.
-    fn fill<const N: usize>(capacity: u64, step: u64) -> [u64; N] {
-        let (mut own, mut grows) = ([0; N], true);
-        while grows {
-            grows = false;
-            for at in 0..N {
-                if is_within_share(own[at], own.iter().sum(), step, capacity) {
-                    own[at] += step;
-                    grows = true;
-                }
-            }
-        }
-        own
-    }
-
-    #[test]
-    fn one_host_uses_three_quarters_and_many_leave_something() {
-        assert_eq!(fill::<1>(1000, 1), [750]);
-        let [a, b] = fill::<2>(7000, 1);
-        assert!(
-            (2999..=3000).contains(&a) && (2999..=3000).contains(&b),
-            "{a}, {b}"
-        );
-        let many = fill::<20>(61_000, 10);
-        assert!(
-            many.iter().all(|own| (2980..=3000).contains(own)),
-            "{many:?}"
-        );
-        // A host that comes afterwards has room.
-        assert!(is_within_share(0, many.iter().sum(), 500, 61_000));
-        assert!(!is_within_share(u64::MAX, u64::MAX, u64::MAX, u64::MAX));
-    }
-
-    #[test]
-    fn connections_of_a_host_share_until_nothing_of_it_is_left() {
-        let memory = PeerMemory::default();
-        let (a, b, other) = (memory.of(host(1)), memory.of(host(1)), memory.of(host(2)));
-        assert!(std::ptr::eq(*a, *b) && !std::ptr::eq(*a, *other));
-        let unknown = [memory.of(None), memory.of(None)];
-        assert!(!std::ptr::eq(*unknown[0], *unknown[1]));
-        let charge = a.charge(Use::Heap, 10);
-        drop((a, b, unknown));
-        let (again, new) = (memory.of(host(1)), memory.of(host(3)));
-        assert_eq!(again.bytes.of(Use::Heap), 10, "it is still in use");
-        drop((charge, again, new));
-        for last in 10..100 {
-            drop(memory.of(host(last)));
-        }
-        let hosts = memory.0.lock();
-        let all = hosts.known.len() + hosts.unknown.len() + hosts.free.len();
-        assert!(all <= 5, "{all} for at most five at a time");
-        assert!(hosts.known.contains_key(&host(2).unwrap()));
-    }
-
-    #[test]
-    fn the_end_of_a_burst_is_told_once_as_much_is_free() {
-        static ENDS: AtomicU64 = AtomicU64::new(0);
-        let memory = PeerMemory::default();
-        memory.on_burst_end(|| _ = ENDS.fetch_add(1, Ordering::Relaxed));
-        let ends = || ENDS.load(Ordering::Relaxed);
-        let host = memory.of(None);
-        let mut charge = host.charge(Use::Heap, 0);
-        for _ in 0..10 {
-            charge.set(BURST - 1);
-            charge.set(0);
-        }
-        assert_eq!(ends(), 0, "little");
-        charge.set(10 * BURST);
-        charge.set(6 * BURST);
-        assert_eq!(ends(), 0, "most of it is still in use");
-        charge.set(5 * BURST);
-        assert_eq!(ends(), 1);
-        charge.set(4 * BURST);
-        charge.set(5 * BURST);
-        assert_eq!(ends(), 1);
-        charge.set(BURST);
-        assert_eq!(ends(), 2);
-        drop(charge);
-        assert_eq!(ends(), 3);
-    }
-
-    #[test]
-    fn a_message_is_kept_once_it_has_arrived() {
-        let memory = PeerMemory::default().of(None);
-        let mut message = memory.charge(Use::Arriving, 100);
-        assert!(!memory.has_registered(1, 100));
-        message.arrived();
-        assert_eq!(
-            (memory.bytes.of(Use::Arriving), memory.bytes.of(Use::Kept)),
-            (0, 100)
-        );
-        assert!(memory.has_registered(100, 100), "one message always may");
-        drop(message);
-        assert_eq!(memory.bytes.registered(), 0);
-    }
-}
+mod tests;

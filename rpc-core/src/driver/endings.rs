@@ -123,6 +123,7 @@ impl Serving {
             let is_under_way = entry.streams.served.contains_key(&call)
                 || entry.bodies.incoming_of(call).is_some()
                 || entry.requests.contains(call)
+                || entry.held.contains(call)
                 || self.handlers.tasks.borrow().has_call(link, call);
             is_under_way && seen.insert(call)
         });
@@ -260,11 +261,8 @@ impl Serving {
         let cancels = &connections.counters.cancels;
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
-        if let Some(request) =
-            state
-                .run_queue
-                .take_queued(&mut state.links, link, call, Flags::NONE)
-        {
+        let (links, wanted) = (&mut state.links, (call, Flags::NONE));
+        if let Some(request) = state.held.take(links, &mut state.run_queue, link, wanted) {
             drop(borrowed);
             cancels.before_start.add(1);
             connections.release_request(link, request.body);

@@ -29,6 +29,9 @@ pub(super) struct RequestParts {
     pub(super) is_expired: bool,
     pub(super) handler: Option<Rc<dyn Handler>>,
     pub(super) may_start: bool,
+    /// The request waits until the host of its client has read other long messages: those of this method may be
+    /// long.
+    pub(super) awaits_readers: bool,
     pub(super) peer: Cell<Option<Arc<Peer>>>,
 }
 
@@ -91,15 +94,17 @@ impl Handlers {
         };
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
-        let peer = connections.state.borrow_mut().links[link]
-            .peer
-            .as_mut()
-            .map(LendablePeer::lend);
+        let state = &mut *connections.state.borrow_mut();
+        let entry = &mut state.links[link];
+        let awaits_readers =
+            entry.memory.has_much_unread() && state.bodies.sending.makes_long(header.selector);
+        let peer = entry.peer.as_mut().map(LendablePeer::lend);
         RequestParts {
             deadline,
             is_expired,
             handler,
             may_start,
+            awaits_readers,
             peer: Cell::new(peer),
         }
     }
@@ -218,6 +223,16 @@ impl Handlers {
             handler.discard(handler_key);
         }
     }
+}
+
+/// The status of a call that did not begin, because its client's host has left much unread.
+#[cold]
+pub(super) fn not_read() -> Status {
+    Status::resource_exhausted(
+        "the call did not run: long messages wait until the clients of this host read them, and none was \
+         read for a while. Read the streams that are open, or open fewer at a time. The server's \
+         `message_memory` bounds how much waits",
+    )
 }
 
 /// Drops what a handler has answered, which may hold values of the application: nothing may be borrowed.

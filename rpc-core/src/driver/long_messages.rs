@@ -4,13 +4,16 @@
 use super::bodies::{Begun, Ended, FirstFrame, Outcome, Purpose};
 use super::body::Body;
 use super::connections::Connections;
+use super::handlers::not_read;
 use super::link::LinkKey;
 use super::link_bodies::IncomingKey;
 use super::link_streams::StreamKey;
+use super::request_queue::QueuedRequest;
 use super::responses::Started;
 use super::serving::Serving;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody};
+use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::{FetchKey, Transport};
@@ -271,6 +274,58 @@ impl Serving {
             self.conclude(connections, ended);
         }
         connections.drop_spent();
+    }
+
+    /// Holds a request until the host of its client has read enough, or refuses it if there is no memory for it.
+    /// Its slot and its credit go back, so that other calls of the connection go on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn hold<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        header: FrameHeader,
+        served: ServedCall,
+        body: Body<T::RecvBuf>,
+    ) {
+        let body = match body {
+            Body::Slot(slot) => {
+                let copy = slot.as_ref().to_vec();
+                connections.release_request(link, Body::Slot(slot));
+                Body::Copied(copy)
+            }
+            body => body,
+        };
+        let mut borrowed = connections.state.borrow_mut();
+        let state = &mut *borrowed;
+        state.links.owe(link);
+        let request = QueuedRequest {
+            header,
+            served,
+            body,
+            since: None,
+        };
+        let is_held = state.held.hold(&mut state.links, link, request);
+        drop(borrowed);
+        if !is_held {
+            self.refuse(connections, link, &header, served, not_read(), Started::NOT);
+        }
+    }
+
+    /// Lets requests that are held go on if their hosts have read enough, and refuses those that have waited
+    /// in vain.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn resume_held<T: Transport>(&self, connections: &Connections<T>) {
+        let mut borrowed = connections.state.borrow_mut();
+        let state = &mut *borrowed;
+        let refused = state.held.resume(&mut state.links, &mut state.run_queue);
+        drop(borrowed);
+        for (link, request) in refused {
+            connections.release_request(link, request.body);
+            let (header, served) = (request.header, request.served);
+            self.refuse(connections, link, &header, served, not_read(), Started::NOT);
+        }
     }
 
     /// Handles the arrival of a segment.

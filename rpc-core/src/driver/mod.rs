@@ -19,6 +19,7 @@ pub(crate) mod handle;
 mod handlers;
 mod held_memory;
 pub(crate) mod held_permit;
+mod held_requests;
 #[cfg(feature = "test-util")]
 mod leftovers;
 pub(crate) mod link;
@@ -64,6 +65,7 @@ use self::connections::Connections;
 use self::endings::Endings;
 use self::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use self::handlers::Handlers;
+use self::held_requests::HeldRequests;
 use self::link::LinkKey;
 use self::link_bodies::{IncomingKey, TransferKey};
 use self::link_streams::StreamKey;
@@ -105,6 +107,7 @@ pub(crate) struct DriverState<T: Transport> {
     pub(super) streams: Streams,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
+    held: HeldRequests,
     responses: Responses,
     endings: Endings,
 }
@@ -150,6 +153,7 @@ impl<T: Transport> Driver<T> {
             bodies: Bodies::default(),
             streams: Streams::new(tasks.ready()),
             run_queue: RunQueue::default(),
+            held: HeldRequests::default(),
             responses: Responses::default(),
             endings: Endings::default(),
         };
@@ -183,6 +187,7 @@ impl<T: Transport> Driver<T> {
         self.serving.handlers.tasks.borrow().parked() > 0
             || !state.responses.blocked.is_empty()
             || !state.run_queue.is_empty()
+            || state.held.links() > 0
             || state.streams.serves_any()
             || !state.bodies.is_empty()
     }

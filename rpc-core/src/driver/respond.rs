@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use super::bodies::TransferOwner;
+use super::bodies::{Sending, TransferOwner};
 use super::connections::Connections;
 use super::handlers::{Handlers, drop_of_handler};
 use super::link::Link;
@@ -96,7 +96,7 @@ impl Handlers {
                     self.respond_long(connections, &call, &*handler, handler_key, len);
                 }
             }
-            BlockedResponse::Long { encoded, len } => {
+            BlockedResponse::Long { encoded, len, .. } => {
                 self.respond_chunks(connections, &call, encoded, len)
             }
             BlockedResponse::Failed(status, started) => {
@@ -243,6 +243,7 @@ impl Handlers {
             Some((header, TransferOwner::Response))
         };
         let class = Class::Response;
+        state.bodies.sending.note_long(call.served.method);
         let sent = match state.links.permit(class, on).map(Permit::hold) {
             Ok(()) => {
                 let (links, sending) = (&mut state.links, &mut state.bodies.sending);
@@ -264,11 +265,15 @@ impl Handlers {
                     Started::Maybe,
                 );
             }
-            Err(_) => state.responses.block(
-                &mut state.links,
-                call,
-                BlockedResponse::Long { encoded, len },
-            ),
+            Err(_) => {
+                let unread = Sending::count_unread(&state.links, on, message.len());
+                let response = BlockedResponse::Long {
+                    encoded,
+                    len,
+                    _unread: unread,
+                };
+                state.responses.block(&mut state.links, call, response);
+            }
         }
         drop(borrowed);
         connections.drop_spent();

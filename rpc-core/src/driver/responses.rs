@@ -16,6 +16,7 @@ use super::links::Links;
 use super::outbox::{Class, Missing, Slot};
 use super::tasks::IncomingCall;
 use crate::limits::{Direction, MessageLimit};
+use crate::peer_memory::Charge;
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
 use crate::service::handler::{EncodedResponse, HandlerKey, ResponseLengths, metadata_too_long};
 use crate::status::{Code, Status};
@@ -44,6 +45,8 @@ pub(super) enum BlockedResponse {
     Long {
         encoded: Box<EncodedResponse>,
         len: ResponseLengths,
+        /// Counts it as unread.
+        _unread: Charge,
     },
     Failed(Status, Started),
 }

@@ -66,6 +66,9 @@ impl Serving {
         body: Body<T::RecvBuf>,
     ) {
         let parts = self.handlers.request_parts(connections, link, header);
+        if parts.awaits_readers && parts.may_start {
+            return self.hold(connections, link, *header, served, body);
+        }
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let key = state.streams.stream_of(&mut state.links, link, header.call);
@@ -300,9 +303,8 @@ impl Serving {
             link, call, status, ..
         } = failed;
         // A handler whose request waits for its turn does not begin.
-        let queued = state
-            .run_queue
-            .take_queued(&mut state.links, link, call, Flags::STREAM);
+        let (links, wanted) = (&mut state.links, (call, Flags::STREAM));
+        let queued = state.held.take(links, &mut state.run_queue, link, wanted);
         drop(borrowed);
         if let Some(request) = queued {
             connections.release_request(link, request.body);

@@ -88,11 +88,15 @@ impl Serving {
             is_expired,
             handler,
             may_start,
+            awaits_readers,
             peer,
         } = self.handlers.request_parts(connections, link, header);
         let (Some(handler), true) = (handler, may_start) else {
             return self.reject(connections, link, header, served, is_expired, body);
         };
+        if awaits_readers {
+            return self.hold(connections, link, *header, served, body);
+        }
         let (metadata, message) = body.split(header.metadata_len);
         let request = RawRequest {
             metadata,
@@ -246,6 +250,12 @@ impl Serving {
     /// decoding.
     pub(crate) fn reject_calls<T: Transport>(&self, connections: &Connections<T>) {
         self.handlers.tasks.borrow_mut().stop_starting();
+        let mut borrowed = connections.state.borrow_mut();
+        let state = &mut *borrowed;
+        state
+            .held
+            .resume_all(&mut state.links, &mut state.run_queue);
+        drop(borrowed);
         let tasks = self
             .handlers
             .tasks
@@ -355,7 +365,8 @@ impl Serving {
     pub(super) fn discard_queued<T: Transport>(&self, connections: &Connections<T>, link: LinkKey) {
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
-        let (discarded, woken) = state.run_queue.take_requests_of(&mut state.links, link);
+        let (mut discarded, woken) = state.run_queue.take_requests_of(&mut state.links, link);
+        discarded.extend(state.held.take_all_of(&mut state.links, link));
         drop(borrowed);
         for task in woken {
             // The task may have ended meanwhile, and its number may be another connection's.

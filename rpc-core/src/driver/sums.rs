@@ -61,6 +61,10 @@ impl<T: Transport> DriverState<T> {
         let waiting: usize = links.map(|link| link.requests.waiting()).sum();
         let counted = self.run_queue.waiting();
         assert_eq!(counted, waiting, "requests that are counted, and that wait");
+        let links = self.links.table.values();
+        let holding = links.filter(|link| link.held.len() > 0).count();
+        let listed = self.held.links();
+        assert_eq!(listed, holding, "connections that hold requests");
     }
 
     /// What waits to be sent is still there.
@@ -70,7 +74,7 @@ impl<T: Transport> DriverState<T> {
         assert!(outbox.calls.keys().all(|key| links.contains(key)));
         assert!(self.endings.links().all(|key| links.contains(key)));
         let any = outbox.control.len() | outbox.calls.len() | outbox.streams.len();
-        let any = any | outbox.pieces.len() | outbox.windows.len();
+        let any = any | outbox.pieces.len() | outbox.windows.len() | outbox.awaiting_reader.len();
         assert!(
             outbox.any() || any == 0,
             "something waits, and no turn looks"

@@ -333,6 +333,23 @@ impl StreamCore {
         }
     }
 
+    /// Waits until another long message may be made: on a server, until the client has read those before, or its
+    /// host has read enough of all streams. Does not wait if the call has ended.
+    #[cold]
+    pub(super) fn poll_reader(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if !state.outbound.must_wait_for_reader() {
+            return Poll::Ready(());
+        }
+        // The driver remembers it, and wakes the sender.
+        let signals = !mem::replace(&mut state.is_signalled, true);
+        let pending = register(state, |state| &mut state.outbound.sender, cx);
+        if signals {
+            self.signal();
+        }
+        pending
+    }
+
     /// Sends the initial metadata, encoded, with the first message or alone.
     pub(crate) fn begin(&self, metadata: Vec<u8>) {
         let mut state = self.lock();

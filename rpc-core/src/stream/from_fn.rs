@@ -3,6 +3,7 @@
 //! The stream polls the future that the application wrote. [`ResponseSender::send`] leaves messages
 //! in a queue between them, and the stream takes all of them at once.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
@@ -16,9 +17,24 @@ use pin_project_lite::pin_project;
 
 use crate::status::Status;
 
-/// Messages that may wait between the future and the stream. Any of them may be long: their lengths are not
-/// known here.
+/// The most messages that wait between the future and the stream, once the stream has taken as many. Before,
+/// they are fewer: any of them may be long, and their lengths are not known here.
 const QUEUED_MESSAGES: usize = 8;
+
+thread_local! {
+    /// The latest message that was taken of the stream which this thread polls was long.
+    static TAKES_LONG: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Polls a stream whose latest message was long. If a future makes its messages, it makes one at a time.
+#[cold]
+pub(super) fn one_at_a_time<R>(poll: impl FnOnce() -> R) -> R {
+    let before = TAKES_LONG.replace(true);
+    // If it panics, the streams of this thread make one at a time from now on.
+    let polled = poll();
+    TAKES_LONG.set(before);
+    polled
+}
 
 /// Creates a stream from a future that sends messages, for handlers that return a stream.
 ///
@@ -49,6 +65,7 @@ where
             queue: Arc::clone(&queue),
         })),
         taken: VecDeque::new(),
+        most: 1,
         outcome: None,
         queue,
     }
@@ -65,6 +82,8 @@ struct Queue<T>(Mutex<Queued<T>>);
 #[derive(Debug)]
 struct Queued<T> {
     messages: VecDeque<T>,
+    /// Messages that may wait.
+    most: usize,
     /// The stream, which waits for messages.
     reader: Option<Waker>,
     /// The future, which waits for room.
@@ -77,6 +96,7 @@ impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self(Mutex::new(Queued {
             messages: VecDeque::new(),
+            most: 1,
             reader: None,
             writer: None,
             is_closed: false,
@@ -113,7 +133,7 @@ impl<T> ResponseSender<T> {
         if queue.is_closed {
             return Poll::Ready(Err(ended()));
         }
-        if queue.messages.len() >= QUEUED_MESSAGES {
+        if queue.messages.len() >= queue.most {
             queue.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -143,6 +163,8 @@ pin_project! {
     struct FromFn<T, Fut> {
         // Messages that have been taken.
         taken: VecDeque<T>,
+        // Those that may wait.
+        most: usize,
         queue: Arc<Queue<T>>,
         #[pin]
         future: Option<Fut>,
@@ -181,6 +203,11 @@ impl<T, Fut: Future<Output = Result<(), Status>>> Stream for FromFn<T, Fut> {
         if let Some(message) = this.taken.pop_front() {
             return Poll::Ready(Some(Ok(message)));
         }
+        let takes_long = TAKES_LONG.get();
+        if takes_long && *this.most > 1 {
+            *this.most = 1;
+            this.queue.lock().most = 1;
+        }
         if let Some(future) = this.future.as_mut().as_pin_mut()
             && let Poll::Ready(outcome) = future.poll(cx)
         {
@@ -189,6 +216,10 @@ impl<T, Fut: Future<Output = Result<(), Status>>> Stream for FromFn<T, Fut> {
         }
         let mut queue = this.queue.lock();
         mem::swap(&mut queue.messages, this.taken);
+        if !takes_long {
+            *this.most = QUEUED_MESSAGES.min(2 * *this.most);
+            queue.most = *this.most;
+        }
         let writer = queue.writer.take();
         if this.taken.is_empty() && this.future.is_some() {
             queue.reader = Some(cx.waker().clone());

@@ -62,6 +62,7 @@ pub(crate) mod sender;
 pub(crate) mod source;
 pub(crate) mod streaming;
 pub(crate) mod turns;
+mod unread;
 pub(crate) mod wakers;
 pub(crate) mod window;
 

@@ -13,11 +13,12 @@ use std::task::Waker;
 use super::batch::{MessageForm, PREFIX_LEN};
 use super::inbound::KEPT_WHEN_IDLE;
 use super::long::LONG_MESSAGE_CHARGE;
+use super::unread::Unread;
 use crate::codec::Chunks;
 use crate::limits::MessageLimit;
 use crate::peer_memory::{Charge, HostMemory, Use};
 
-/// The sizes of a stream that the handshake has determined.
+/// What the handshake has determined about a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamSizes {
     /// Most bytes of metadata and messages in one frame.
@@ -30,6 +31,8 @@ pub(crate) struct StreamSizes {
     pub(crate) coalesces: bool,
     /// The limit of a message.
     pub(crate) longest_message: MessageLimit,
+    /// Whether this side is the server.
+    pub(crate) is_served: bool,
 }
 
 /// Frames whose messages may wait. A long message takes the room of all.
@@ -119,6 +122,7 @@ pub(crate) struct Outbound {
     spare: Vec<Vec<u8>>,
     /// Counts a frame for each of `charged`, beyond the first one.
     charge: Charge,
+    unread: Unread,
     /// What waited and was kept when it was last charged.
     charged: usize,
     /// Bytes in all batches, and for a long message the room of all frames that may wait.
@@ -148,6 +152,7 @@ impl Outbound {
         memory: &'static HostMemory,
     ) -> Option<Waker> {
         self.charge = memory.charge(Use::Heap, 0);
+        self.unread.begin(sizes.is_served.then_some(memory));
         self.frame_room = sizes.frame_room;
         self.coalesces = sizes.coalesces;
         self.longest_message = sizes.longest_message;
@@ -232,16 +237,34 @@ impl Outbound {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        // Its memory is the application's, and charged nowhere: no batch stands for it.
+        // No batch stands for it.
         let waits = self.queued > 0 && self.charge.is_at_heap_limit();
         if waits || !self.has_room() {
             return PushOutcome::Full;
         }
         if let Some(message) = message.take() {
+            self.unread.note_queued(message.len());
             self.queued += self.capacity();
             self.chunks.push_back(Chunk::Long(Box::new(message)));
         }
         PushOutcome::Queued
+    }
+
+    /// Returns true if the sender has to wait before it makes another long message. It is told when to look
+    /// again.
+    pub(super) fn must_wait_for_reader(&mut self) -> bool {
+        !self.has_ended && self.unread.must_wait()
+    }
+
+    /// Returns true if the sender waits for that.
+    pub(crate) fn awaits_reader(&self) -> bool {
+        self.unread.is_awaited()
+    }
+
+    /// Notes whether something of long messages is under way.
+    #[inline]
+    pub(crate) fn note_under_way(&mut self, any: bool) {
+        self.unread.note_under_way(any);
     }
 
     pub(super) fn begin(&mut self, metadata: Vec<u8>) {
@@ -266,6 +289,7 @@ impl Outbound {
         self.spare
             .retain(|batch| batch.capacity() <= KEPT_WHEN_IDLE);
         self.charge.set(0);
+        self.unread.end();
         (self.charged, self.queued) = (0, 0);
         self.metadata = None;
         self.sender.take()
@@ -373,6 +397,7 @@ impl Outbound {
         self.window -= LONG_MESSAGE_CHARGE;
         self.queued -= self.capacity();
         self.charge();
+        self.unread.note_sent();
         Some((frame, *message))
     }
 
@@ -384,6 +409,7 @@ impl Outbound {
         self.has_sent_close &= !frame.is_last;
         self.window += LONG_MESSAGE_CHARGE;
         self.queued += self.capacity();
+        self.unread.note_queued(message.len());
         self.chunks.push_front(Chunk::Long(Box::new(message)));
     }
 
@@ -400,6 +426,9 @@ impl Outbound {
         if self.spare.len() > kept && self.charge.is_at_heap_limit() {
             self.spare.truncate(kept);
             self.charge();
+        }
+        if self.unread.is_awaited() && self.unread.must_wait() {
+            return None;
         }
         if self.queued <= self.capacity() / 2 {
             self.sender.take()
@@ -431,6 +460,7 @@ impl Outbound {
             chunks,
             spare: _,
             charge,
+            unread,
             charged,
             queued,
             frame_room,
@@ -447,6 +477,7 @@ impl Outbound {
         chunks.clear();
         left.clear();
         charge.set(0);
+        *unread = Unread::default();
         (*charged, *queued, *frame_room, *window) = (0, 0, 0, 0);
         (*coalesces, *longest_message) = (false, MessageLimit::default());
         (*metadata, *sender) = (None, None);

@@ -16,6 +16,7 @@ use pin_project_lite::pin_project;
 use super::alone;
 use super::batch::{PREFIX_LEN, push_prefix};
 use super::core::StreamCore;
+use super::from_fn::one_at_a_time;
 use super::outbound::{FrameRoom, PushOutcome};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Chunks, Codec, LengthChanged};
@@ -244,6 +245,8 @@ pub(super) struct Engine<M> {
     held: Option<M>,
     /// Initial metadata that has not been sent, encoded.
     initial: Option<Vec<u8>>,
+    /// The latest message was long, and so may be the next one.
+    is_long: bool,
     /// The stream has ended, with this result.
     outcome: Option<Result<(), PumpError>>,
 }
@@ -254,6 +257,7 @@ impl<M> Engine<M> {
         Self {
             batcher: Batcher::default(),
             held: None,
+            is_long: false,
             initial,
             outcome: None,
         }
@@ -273,6 +277,9 @@ impl<M> Engine<M> {
         self.check_metadata(room)?;
         // What did not fit in the queue when this was polled before.
         ready!(self.poll_flush(core, cx))?;
+        if self.is_long {
+            ready!(core.poll_reader(cx));
+        }
         for _ in 0..MESSAGES_PER_POLL {
             if self.outcome.is_some() {
                 ready!(self.poll_flush(core, cx))?;
@@ -307,10 +314,14 @@ impl<M> Engine<M> {
                 return Poll::Pending;
             }
             match self.batcher.add::<Q, M>(room, &message) {
-                Ok(Added::Yes) => {}
+                Ok(Added::Yes) => self.is_long = false,
                 Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
                 Ok(Added::Long) => match self.batcher.encode_long::<Q, M>(&message) {
-                    Ok(()) => ready!(self.poll_flush(core, cx))?,
+                    Ok(()) => {
+                        self.is_long = true;
+                        ready!(self.poll_flush(core, cx))?;
+                        ready!(core.poll_reader(cx));
+                    }
                     Err(error) => self.outcome = Some(Err(error)),
                 },
                 Ok(Added::No) => {
@@ -369,7 +380,11 @@ impl<M> Engine<M> {
         message_of: impl Fn(St::Item) -> Result<M, Status>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<M>> {
-        let outcome = match ready!(stream.poll_next(cx)).map(message_of) {
+        let polled = match self.is_long {
+            false => stream.poll_next(cx),
+            true => one_at_a_time(|| stream.poll_next(cx)),
+        };
+        let outcome = match ready!(polled).map(message_of) {
             Some(Ok(message)) => return Poll::Ready(Some(message)),
             Some(Err(status)) => Err(PumpError::Item(status)),
             None => Ok(()),

@@ -52,4 +52,5 @@ mod streams_waiting;
 mod streams_wakers;
 mod support;
 mod trailing_metadata;
+mod unread_messages;
 mod waiting;

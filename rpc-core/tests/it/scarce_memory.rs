@@ -335,7 +335,7 @@ fn a_client_without_memory_drops_what_nobody_wants() {
 #[test]
 fn a_handler_whose_long_messages_nobody_reads_makes_few() {
     // Eight of the second kind fit into the window of a stream.
-    for (len, most) in [(100_000, 12), (10_000, 20), (10, 10_000)] {
+    for (len, most) in [(100_000, 7), (10_000, 13), (10, 10_000)] {
         let made = Rc::<Cell<usize>>::default();
         let pair = Pair::with(&Intents::default(), Faults::none(), 0, |methods| {
             let made = Rc::clone(&made);

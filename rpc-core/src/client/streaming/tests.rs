@@ -30,6 +30,7 @@ const SIZES: StreamSizes = StreamSizes {
     outbound_window: 256,
     coalesces: true,
     longest_message: MessageLimit::new(64, LengthLimit::Receiver),
+    is_served: false,
 };
 
 /// A channel whose streams the test drives by hand.

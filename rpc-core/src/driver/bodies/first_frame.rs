@@ -231,6 +231,7 @@ impl Sending {
         };
         // The last reference to parts that were copied may be here.
         self.discard(mem::take(&mut first.before));
+        let unread = Self::count_unread(links, on, len as usize);
         let transfer = self.insert(Outgoing {
             link: on,
             id: TransferId(0),
@@ -242,6 +243,7 @@ impl Sending {
             is_accepted: form == FRAGMENT && len <= FREE_FRAGMENTS,
             is_abandoned: false,
             has_ended: false,
+            _unread: unread,
             timer: None,
             looks: Looks::begin(Awaited::Nothing),
         });

@@ -34,6 +34,8 @@ pub(crate) struct Outbox {
     pub(super) streams: Waiting<LinkKey, StreamKey>,
     /// Client: streams that wait until another one of their connection has ended.
     pub(super) awaiting_room: Waiting<LinkKey, StreamKey>,
+    /// Server: streams that make no further long message until their client, or its host, has read others.
+    pub(super) awaiting_reader: Waiting<LinkKey, StreamKey>,
     /// Streams that owe a grant, for which their connections owe a control frame.
     pub(super) grants: Waiting<LinkKey, StreamKey>,
     /// Long messages of which a piece may be sent.
@@ -41,7 +43,8 @@ pub(crate) struct Outbox {
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
     pub(super) windows: ReadySet<LinkKey>,
-    /// False only if nothing waits that a turn may send, and no call that a turn may end. Empty turns test it,
+    /// False only if nothing waits that a turn may send, no call that it may end, and no request that is held.
+    /// Empty turns test it,
     /// and nothing else of this.
     any: bool,
 }
@@ -63,13 +66,14 @@ impl Outbox {
     /// something else does.
     pub(super) fn note_what_is_left(&mut self, any: bool) {
         let frames = self.control.len() | self.calls.len() | self.streams.len() | self.pieces.len();
-        self.any = any || frames | self.windows.len() != 0;
+        self.any = any || frames | self.windows.len() | self.awaiting_reader.len() != 0;
     }
 
     /// Removes a stream that has ended.
     pub(super) fn forget_stream(&mut self, key: StreamKey) {
         self.streams.remove(key);
         self.awaiting_room.remove(key);
+        self.awaiting_reader.remove(key);
         self.grants.remove(key);
     }
 

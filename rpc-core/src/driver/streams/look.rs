@@ -20,6 +20,9 @@ use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::Transport;
 
+/// Connections whose hosts a turn asks whether they have read enough.
+const READERS_PER_TURN: usize = 16;
+
 /// The next step for a stream, which needs code of the application.
 #[derive(Debug)]
 pub(in super::super) enum Next {
@@ -90,10 +93,11 @@ impl Streams {
             return Next::Nothing;
         }
         let stream = &mut self.entries[key];
-        let mut owes_grant = false;
+        let (mut owes_grant, mut awaits_reader) = (false, false);
         let stop = loop {
             let looked = stream.send_messages(links, memory);
             owes_grant |= looked.owes_grant;
+            awaits_reader |= looked.awaits_reader;
             let StopSending::Long = looked.stop else {
                 break looked.stop;
             };
@@ -101,6 +105,10 @@ impl Streams {
                 break stop;
             }
         };
+        if awaits_reader {
+            links.outbox.awaiting_reader.insert(link, key);
+            links.outbox.note_any();
+        }
         if owes_grant {
             links.outbox.grants.insert(link, key);
             links.owe(link);
@@ -216,6 +224,23 @@ impl Streams {
                 let Some(key) = links.outbox.streams.pop(link) else {
                     break;
                 };
+                self.to_look.insert(key);
+            }
+        }
+    }
+
+    /// Looks again at streams that wait to make long messages, of hosts that have read enough. Their senders go
+    /// on then.
+    #[cold]
+    pub(in super::super) fn resume_awaiting_reader<T: Transport>(&mut self, links: &mut Links<T>) {
+        let waiting = links.outbox.awaiting_reader.groups();
+        for _ in 0..waiting.min(READERS_PER_TURN) {
+            let Some(link) = links.outbox.awaiting_reader.next_group() else {
+                break;
+            };
+            if !links[link].memory.has_much_unread()
+                && let Some(key) = links.outbox.awaiting_reader.pop(link)
+            {
                 self.to_look.insert(key);
             }
         }

@@ -21,6 +21,8 @@ pub(super) struct Looked {
     pub(super) stop: StopSending,
     /// The stream owes a grant that no message has carried.
     pub(super) owes_grant: bool,
+    /// Its sender waits to make another long message until others are read.
+    pub(super) awaits_reader: bool,
 }
 
 /// The reason that no further message of a stream is sent.
@@ -140,11 +142,17 @@ impl Stream {
             frames += 1;
             sent += len;
         };
+        core.outbound.note_under_way(!self.sending.is_empty());
         wakers.extend(core.outbound.after_sending());
         let owes_grant = core.inbound.owes_grant();
+        let awaits_reader = core.outbound.awaits_reader();
         drop(core);
         counters.streams.frames_sent.add(frames);
-        Looked { stop, owes_grant }
+        Looked {
+            stop,
+            owes_grant,
+            awaits_reader,
+        }
     }
 
     /// Sends the message in `frame`, if nothing of its stream waits and everything is there that it

@@ -260,7 +260,8 @@ impl Streams {
         let (to_look, outbox) = (self.to_look.keys(), &links.outbox);
         let waiting = to_look
             .chain(outbox.streams.keys())
-            .chain(outbox.awaiting_room.keys());
+            .chain(outbox.awaiting_room.keys())
+            .chain(outbox.awaiting_reader.keys());
         for key in waiting.chain(outbox.grants.keys()) {
             assert!(self.entries.contains(key), "{key:?} is gone, and waits");
         }

@@ -364,6 +364,7 @@ fn sizes<T: Transport>(links: &Links<T>, link: LinkKey, of_method: Option<u32>) 
         outbound_window: entry.streams.outbound_window,
         coalesces: coalesces(),
         longest_message: entry.longest_message.and_method(of_method),
+        is_served: entry.is_server(),
     }
 }
 

@@ -70,6 +70,7 @@ impl Fixture {
             outbound_window: 4096,
             coalesces: true,
             longest_message: MessageLimit::new(1024, LengthLimit::Receiver),
+            is_served: false,
         };
         let waiting = stream.attach(Arc::new(NoDriver), 0, sizes, memory_of_a_host());
         assert!(waiting.is_none());

@@ -19,6 +19,7 @@ const SIZES: StreamSizes = StreamSizes {
     outbound_window: 100,
     coalesces: true,
     longest_message: limit_of(64),
+    is_served: false,
 };
 
 thread_local! {

@@ -22,6 +22,7 @@ const SIZES: StreamSizes = StreamSizes {
     outbound_window: 8192,
     coalesces: true,
     longest_message: MessageLimit::new(4096, LengthLimit::Receiver),
+    is_served: false,
 };
 
 fn end() -> StreamEnd {

@@ -167,6 +167,7 @@ impl Wire {
                 outbound_window: window,
                 coalesces,
                 longest_message: limit_of(frame_room),
+                is_served: false,
             },
             has_work: [true; 2],
             frames: [0; 2],

@@ -17,6 +17,7 @@ const SIZES: StreamSizes = StreamSizes {
     // Each message has a batch of its own.
     coalesces: false,
     longest_message: MessageLimit::new(4096, LengthLimit::Receiver),
+    is_served: false,
 };
 
 /// Returns a queue, and the memory that it may use.
