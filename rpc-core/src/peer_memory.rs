@@ -16,9 +16,9 @@ use crate::peer::Host;
 /// A host may use this many times what is left for others.
 const SHARE: u64 = 3;
 
-/// The same for further long messages of handlers, which can be made later. So there is something left for
-/// streams, without which they would be refused.
-const SHARE_OF_UNREAD: u64 = 1;
+/// Before a host uses more than one in this many bytes of what it leaves to others, the streams of its clients
+/// may leave several long messages unread; then one each.
+const PART_OF_SOME: u64 = 4;
 
 /// Bytes that are much: malloc may keep so many that are free.
 const BURST: u64 = 16 << 20;
@@ -244,18 +244,23 @@ impl HostMemory {
     }
 
     fn has_heap(&self, bytes: u64) -> bool {
-        self.has_share_of_heap(bytes, SHARE)
+        let (own, all) = (self.bytes.heap(), self.all.bytes.heap());
+        is_within_share(own, all, bytes, self.all.heap.load(Ordering::Relaxed))
     }
 
-    fn has_share_of_heap(&self, bytes: u64, share: u64) -> bool {
-        let (own, all) = (self.bytes.heap(), self.all.bytes.heap());
-        is_within_share(
-            own,
-            all,
-            bytes,
-            self.all.heap.load(Ordering::Relaxed),
-            share,
-        )
+    /// Returns true if clients of the host have left long messages unread, and it uses more than one in `part`
+    /// bytes of the heap that it leaves to others.
+    #[inline]
+    fn has_unread(&self, part: u64) -> bool {
+        self.bytes.of(Use::Unread) != 0 && self.uses_much_heap(part)
+    }
+
+    #[cold]
+    fn uses_much_heap(&self, part: u64) -> bool {
+        let all = &self.all;
+        let left = all.heap.load(Ordering::Relaxed);
+        let left = left.saturating_sub(all.bytes.heap());
+        self.bytes.heap().saturating_mul(part) >= left
     }
 
     /// Returns the bytes of registered memory that the host uses, and those that all hosts use.
@@ -267,14 +272,19 @@ impl HostMemory {
     /// time of each host may, whatever the application keeps.
     pub(crate) fn has_registered(&self, len: u64, capacity: u64) -> bool {
         let (own, all) = (self.bytes.registered(), self.all.bytes.registered());
-        self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity, SHARE)
+        self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity)
     }
 
     /// Returns true if the clients of the host have left so much unread that no further long message should be
     /// made for them. One at a time may, whatever else is in use.
     #[inline]
     pub(crate) fn has_much_unread(&self) -> bool {
-        self.bytes.of(Use::Unread) != 0 && !self.has_share_of_heap(1, SHARE_OF_UNREAD)
+        self.has_unread(1)
+    }
+
+    /// Returns true if they have left so much unread that each stream should have one long message.
+    pub(crate) fn has_some_unread(&self) -> bool {
+        self.has_unread(PART_OF_SOME)
     }
 
     /// Returns true if a connection has it, or something of it is in use.
@@ -295,10 +305,10 @@ impl HostMemory {
     }
 }
 
-/// Returns true if a host that uses `own` of the `all` bytes in use may have `more`: `share` times what is left.
-fn is_within_share(own: u64, all: u64, more: u64, capacity: u64, share: u64) -> bool {
+/// Returns true if a host that uses `own` of the `all` bytes in use may have `more`.
+fn is_within_share(own: u64, all: u64, more: u64, capacity: u64) -> bool {
     let left = capacity.saturating_sub(all.saturating_add(more));
-    own.saturating_add(more) <= left.saturating_mul(share)
+    own.saturating_add(more) <= left.saturating_mul(SHARE)
 }
 
 /// Returns the memory of a host that may use all there is.
@@ -342,9 +352,9 @@ impl Charge {
             .is_some_and(|host| host.is_at_heap_limit())
     }
 
-    /// Returns true if the host has left so much unread that no further long message should be made for it.
-    pub(crate) fn has_much_unread(&self) -> bool {
-        self.host.is_some_and(HostMemory::has_much_unread)
+    /// Returns true if the host has left so much unread that each stream should have one long message.
+    pub(crate) fn has_some_unread(&self) -> bool {
+        self.host.is_some_and(HostMemory::has_some_unread)
     }
 
     /// Changes the number of bytes, whether there is room for them or not.

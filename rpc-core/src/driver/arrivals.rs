@@ -24,10 +24,6 @@ const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
 /// The flags of the frames that few calls have.
 const RARE_CALLS: Flags = Flags::STREAM.with(Flags::LONG);
 
-/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
-/// empty poll, and a busy poller takes 64 turns in a few microseconds.
-pub(super) const TURNS_PER_CLOCK: u32 = 64;
-
 /// What an event leaves to do, now that nothing is borrowed.
 pub(super) enum Arrival<B> {
     Handled,
@@ -39,9 +35,6 @@ pub(super) enum Arrival<B> {
 
 /// Events that a poller takes before it visits the next connection.
 const EVENTS_PER_LOOK: u32 = 64;
-
-/// Turns that took [`TURN_TIME`] until the gauges are updated.
-const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
 
 /// The most looks for events before connections are ended. Requests are only queued meanwhile, and what
 /// peers may send is bounded by the credits that they have, so the looks mostly find the end of it.
@@ -110,7 +103,9 @@ impl<T: Transport> Driver<T> {
         }
         let is_rare = header.flags.intersects(RARE_CALLS);
         match header.kind {
-            FrameKind::Request if !is_rare => Arrival::Request(key, header, buf),
+            FrameKind::Request if !is_rare && !state.links[key].memory.has_much_unread() => {
+                Arrival::Request(key, header, buf)
+            }
             FrameKind::Response if !is_rare => {
                 let caller = state.complete_call(key, &header, Body::Slot(buf));
                 self.connections.wake_caller(borrowed, caller);
@@ -141,7 +136,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Routes the frames that unary calls seldom or never have, except messages that fit a frame. Returns
-    /// the frame of a request that opens a stream.
+    /// the frame of a request.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
@@ -159,12 +154,21 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         match header.kind {
             FrameKind::Request => {
-                let spec = self.serving.handlers.methods.borrow().spec(header.selector);
-                let accepted = state.streams.accept(&mut state.links, key, &header, spec);
-                match accepted {
-                    Ok(_) => return Some(buf),
-                    Err(error) => state.links.close_for_violation(key, buf, error),
+                if header.flags.contains(Flags::STREAM) {
+                    let spec = self.serving.handlers.methods.borrow().spec(header.selector);
+                    let accepted = state.streams.accept(&mut state.links, key, &header, spec);
+                    if let Err(error) = accepted {
+                        state.links.close_for_violation(key, buf, error);
+                        return None;
+                    }
                 }
+                if state.links[key].memory.has_much_unread() {
+                    drop(borrowed);
+                    return self
+                        .serving
+                        .hold_received(&self.connections, key, &header, buf);
+                }
+                return Some(buf);
             }
             FrameKind::Response => {
                 let (links, bodies) = (&mut state.links, &mut state.bodies);
@@ -201,11 +205,6 @@ impl<T: Transport> Driver<T> {
             }
         }
         Arrival::Handled
-    }
-
-    /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
-    pub(super) fn check_clock_in_this_turn(&self) {
-        self.turns.set(TURNS_PER_CLOCK - 1);
     }
 
     /// Serves the requests that wait, and those that arrive meanwhile, one connection after the
@@ -245,16 +244,6 @@ impl<T: Transport> Driver<T> {
             }
             begun += visit.as_ref().map_or(0, |visit| visit.begun);
             now = visit.map(|visit| visit.now);
-        }
-    }
-
-    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
-    #[cold]
-    pub(super) fn end_long_turn(&self) {
-        self.check_clock_in_this_turn();
-        let turns = self.connections.counters.turns.taken.get();
-        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
-            self.update_gauges();
         }
     }
 
@@ -348,6 +337,12 @@ impl<T: Transport> Driver<T> {
             drop(borrowed);
             return self.serving.resume(&self.connections, task);
         }
+        if state.links[link].memory.has_much_unread()
+            && let Some(request) = state.take_to_hold(link)
+        {
+            drop(borrowed);
+            return self.serving.hold(&self.connections, link, request);
+        }
         let only = state.run_queue.take_only_request(&mut state.links, link);
         drop(borrowed);
         if let Some(request) = only {
@@ -390,6 +385,12 @@ impl<T: Transport> Driver<T> {
                 visit.begun += 1;
                 visit.unmeasured += 1;
                 visit.has_resumed = true;
+            } else if state.links[link].memory.has_much_unread()
+                && let Some(request) = state.take_to_hold(link)
+            {
+                drop(borrowed);
+                self.serving.hold(&self.connections, link, request);
+                visit.refused += 1;
             } else if let Some((request, fate)) =
                 state
                     .run_queue

@@ -29,9 +29,6 @@ pub(super) struct RequestParts {
     pub(super) is_expired: bool,
     pub(super) handler: Option<Rc<dyn Handler>>,
     pub(super) may_start: bool,
-    /// The request waits until the host of its client has read other long messages: those of this method may be
-    /// long.
-    pub(super) awaits_readers: bool,
     pub(super) peer: Cell<Option<Arc<Peer>>>,
 }
 
@@ -94,17 +91,15 @@ impl Handlers {
         };
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
-        let state = &mut *connections.state.borrow_mut();
-        let entry = &mut state.links[link];
-        let awaits_readers =
-            entry.memory.has_much_unread() && state.bodies.sending.makes_long(header.selector);
-        let peer = entry.peer.as_mut().map(LendablePeer::lend);
+        let peer = connections.state.borrow_mut().links[link]
+            .peer
+            .as_mut()
+            .map(LendablePeer::lend);
         RequestParts {
             deadline,
             is_expired,
             handler,
             may_start,
-            awaits_readers,
             peer: Cell::new(peer),
         }
     }

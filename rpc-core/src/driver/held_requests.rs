@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::{Duration, Instant};
 
+use super::bodies::Sending;
 use super::body::Body;
 use super::link::LinkKey;
 use super::links::Links;
@@ -27,7 +28,11 @@ const LOOKS_PER_TURN: usize = 16;
 
 /// The connections with requests that are held.
 #[derive(Debug, Default)]
-pub(super) struct HeldRequests(ReadySet<LinkKey>);
+pub(super) struct HeldRequests {
+    links: ReadySet<LinkKey>,
+    /// The server refuses all requests, and holds none.
+    is_stopped: bool,
+}
 
 /// The requests of one connection that are held, oldest first.
 #[derive(Debug)]
@@ -78,7 +83,35 @@ impl<B> HeldOfLink<B> {
 impl HeldRequests {
     /// Returns the number of connections.
     pub(super) fn links(&self) -> usize {
-        self.0.len()
+        self.links.len()
+    }
+
+    /// Returns true if a request for a method is to be held.
+    pub(super) fn takes<T: Transport>(
+        &self,
+        links: &Links<T>,
+        sending: &Sending,
+        link: LinkKey,
+        method: u16,
+    ) -> bool {
+        let has_much_unread = links[link].memory.has_much_unread();
+        has_much_unread && !self.is_stopped && sending.makes_long(method)
+    }
+
+    /// Takes the next request of a connection out of the run queue, if it is to be held.
+    #[cold]
+    pub(super) fn take_next<T: Transport>(
+        &self,
+        links: &mut Links<T>,
+        sending: &Sending,
+        run_queue: &mut RunQueue,
+        link: LinkKey,
+    ) -> Option<QueuedRequest<T::RecvBuf>> {
+        let method = links[link].requests.oldest()?.header.selector;
+        match self.takes(links, sending, link, method) {
+            true => run_queue.take_oldest(links, link),
+            false => None,
+        }
     }
 
     /// Holds a request, whose slot was released. Returns false if its host may use no more memory.
@@ -109,7 +142,7 @@ impl HeldRequests {
             request,
             _memory: memory,
         });
-        self.0.insert(link);
+        self.links.insert(link);
         links.outbox.note_any();
         true
     }
@@ -122,8 +155,8 @@ impl HeldRequests {
     ) -> Vec<(LinkKey, QueuedRequest<T::RecvBuf>)> {
         let now = links.clock.now();
         let mut in_vain = Vec::new();
-        for _ in 0..self.0.len().min(LOOKS_PER_TURN) {
-            let Some(link) = self.0.pop() else {
+        for _ in 0..self.links.len().min(LOOKS_PER_TURN) {
+            let Some(link) = self.links.pop() else {
                 break;
             };
             let entry = &mut links[link];
@@ -137,19 +170,20 @@ impl HeldRequests {
                 in_vain.extend(request.map(|request| (link, request)));
             }
             if links[link].held.len() > 0 {
-                self.0.insert(link);
+                self.links.insert(link);
             }
         }
         in_vain
     }
 
-    /// Queues all requests, because the server is shutting down: they are refused in their turns.
+    /// Queues all requests, because the server refuses all from now on, in their turns.
     pub(super) fn resume_all<T: Transport>(
         &mut self,
         links: &mut Links<T>,
         run_queue: &mut RunQueue,
     ) {
-        while let Some(link) = self.0.pop() {
+        self.is_stopped = true;
+        while let Some(link) = self.links.pop() {
             while let Some(request) = links[link].held.take_first() {
                 run_queue.queue_request(links, link, request);
             }
@@ -171,7 +205,7 @@ impl HeldRequests {
         };
         let taken = held.requests.remove(index);
         if held.requests.is_empty() {
-            self.0.remove(link);
+            self.links.remove(link);
         }
         taken.map(|held| held.request)
     }
@@ -182,7 +216,7 @@ impl HeldRequests {
         links: &mut Links<T>,
         link: LinkKey,
     ) -> impl Iterator<Item = QueuedRequest<T::RecvBuf>> + use<T> {
-        self.0.remove(link);
+        self.links.remove(link);
         let held = mem::take(&mut links[link].held.requests);
         held.into_iter().map(|held| held.request)
     }

@@ -1,6 +1,8 @@
 //! Long messages of calls and streams: their frames and their ends, as far as the application's code has
 //! to run.
 
+use std::mem;
+
 use super::bodies::{Begun, Ended, FirstFrame, Outcome, Purpose};
 use super::body::Body;
 use super::connections::Connections;
@@ -13,7 +15,6 @@ use super::responses::Started;
 use super::serving::Serving;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody};
-use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::stream::end::no_memory;
 use crate::transport::{FetchKey, Transport};
@@ -276,6 +277,36 @@ impl Serving {
         connections.drop_spent();
     }
 
+    /// Holds the request in `buf` until the host of its client has read enough, if it has left much unread and
+    /// the response may be long, too. Otherwise returns `buf`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn hold_received<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) -> Option<T::RecvBuf> {
+        let state = connections.state.borrow();
+        let (links, sending) = (&state.links, &state.bodies.sending);
+        if !state.held.takes(links, sending, link, header.selector) {
+            return Some(buf);
+        }
+        drop(state);
+        let received = connections
+            .counters
+            .received(header.selector, || connections.clock.now());
+        let request = QueuedRequest {
+            header: *header,
+            served: received,
+            body: Body::Slot(buf),
+            since: None,
+        };
+        self.hold(connections, link, request);
+        None
+    }
+
     /// Holds a request until the host of its client has read enough, or refuses it if there is no memory for it.
     /// Its slot and its credit go back, so that other calls of the connection go on.
     #[cold]
@@ -284,27 +315,17 @@ impl Serving {
         &self,
         connections: &Connections<T>,
         link: LinkKey,
-        header: FrameHeader,
-        served: ServedCall,
-        body: Body<T::RecvBuf>,
+        mut request: QueuedRequest<T::RecvBuf>,
     ) {
-        let body = match body {
-            Body::Slot(slot) => {
-                let copy = slot.as_ref().to_vec();
-                connections.release_request(link, Body::Slot(slot));
-                Body::Copied(copy)
-            }
-            body => body,
-        };
+        let (header, served) = (request.header, request.served);
+        if let Body::Slot(slot) = &request.body {
+            let copy = Body::Copied(slot.as_ref().to_vec());
+            let body = mem::replace(&mut request.body, copy);
+            connections.release_request(link, body);
+        }
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         state.links.owe(link);
-        let request = QueuedRequest {
-            header,
-            served,
-            body,
-            since: None,
-        };
         let is_held = state.held.hold(&mut state.links, link, request);
         drop(borrowed);
         if !is_held {

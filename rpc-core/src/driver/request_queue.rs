@@ -207,6 +207,20 @@ impl<B> RequestQueue<B> {
         std::mem::take(&mut self.woken)
     }
 
+    /// Returns the request that has waited longest.
+    pub(super) fn oldest(&self) -> Option<&QueuedRequest<B>> {
+        self.requests.front()
+    }
+
+    /// Takes it, whether it is late or not.
+    pub(super) fn pop_oldest(&mut self) -> Option<QueuedRequest<B>> {
+        let oldest = self.requests.pop_front()?;
+        if self.requests.is_empty() {
+            self.lateness = Lateness::default();
+        }
+        Some(oldest)
+    }
+
     /// Takes the only request of the queue.
     pub(super) fn pop_only(&mut self) -> Option<QueuedRequest<B>> {
         self.lateness = Lateness::default();

@@ -66,9 +66,6 @@ impl Serving {
         body: Body<T::RecvBuf>,
     ) {
         let parts = self.handlers.request_parts(connections, link, header);
-        if parts.awaits_readers && parts.may_start {
-            return self.hold(connections, link, *header, served, body);
-        }
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let key = state.streams.stream_of(&mut state.links, link, header.call);

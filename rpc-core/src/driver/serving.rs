@@ -88,15 +88,11 @@ impl Serving {
             is_expired,
             handler,
             may_start,
-            awaits_readers,
             peer,
         } = self.handlers.request_parts(connections, link, header);
         let (Some(handler), true) = (handler, may_start) else {
             return self.reject(connections, link, header, served, is_expired, body);
         };
-        if awaits_readers {
-            return self.hold(connections, link, *header, served, body);
-        }
         let (metadata, message) = body.split(header.metadata_len);
         let request = RawRequest {
             metadata,

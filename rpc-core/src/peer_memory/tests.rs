@@ -13,7 +13,7 @@ fn fill<const N: usize>(capacity: u64, step: u64) -> [u64; N] {
     while grows {
         grows = false;
         for at in 0..N {
-            if is_within_share(own[at], own.iter().sum(), step, capacity, SHARE) {
+            if is_within_share(own[at], own.iter().sum(), step, capacity) {
                 own[at] += step;
                 grows = true;
             }
@@ -36,14 +36,8 @@ fn one_host_uses_three_quarters_and_many_leave_something() {
         "{many:?}"
     );
     // A host that comes afterwards has room.
-    assert!(is_within_share(0, many.iter().sum(), 500, 61_000, SHARE));
-    assert!(!is_within_share(
-        u64::MAX,
-        u64::MAX,
-        u64::MAX,
-        u64::MAX,
-        SHARE
-    ));
+    assert!(is_within_share(0, many.iter().sum(), 500, 61_000));
+    assert!(!is_within_share(u64::MAX, u64::MAX, u64::MAX, u64::MAX));
 }
 
 #[test]
@@ -107,4 +101,29 @@ fn a_message_is_kept_once_it_has_arrived() {
     assert!(memory.has_registered(100, 100), "one message always may");
     drop(message);
     assert_eq!(memory.bytes.registered(), 0);
+}
+
+#[test]
+fn a_host_that_leaves_much_unread_has_one_message_whatever_others_use() {
+    let memory = PeerMemory::default();
+    memory.limit_heap(1000);
+    let (host, other) = (memory.of(host(1)), memory.of(host(2)));
+    let unread = |host: &HoldOfHost| (host.has_some_unread(), host.has_much_unread());
+    let mut message = host.charge(Use::Unread, 199);
+    assert_eq!(unread(&host), (false, false));
+    message.set(200);
+    assert_eq!(unread(&host), (true, false));
+    message.set(499);
+    assert_eq!(unread(&host), (true, false));
+    message.set(500);
+    assert_eq!(unread(&host), (true, true));
+    assert_eq!(unread(&other), (false, false));
+    let second = other.charge(Use::Unread, 1);
+    assert_eq!(unread(&other), (false, false));
+    let rest = other.charge(Use::Heap, 400);
+    assert_eq!(unread(&other), (true, true));
+    drop(second);
+    assert_eq!(unread(&other), (false, false), "it leaves nothing unread");
+    drop((message, rest));
+    assert_eq!(unread(&host), (false, false));
 }

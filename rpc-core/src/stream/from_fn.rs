@@ -22,18 +22,26 @@ use crate::status::Status;
 const QUEUED_MESSAGES: usize = 8;
 
 thread_local! {
-    /// The latest message that was taken of the stream which this thread polls was long.
+    /// The latest message of the stream which this thread polls was long.
     static TAKES_LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Polls a stream whose latest message was long. If a future makes its messages, it makes one at a time.
-#[cold]
-pub(super) fn one_at_a_time<R>(poll: impl FnOnce() -> R) -> R {
-    let before = TAKES_LONG.replace(true);
-    // If it panics, the streams of this thread make one at a time from now on.
-    let polled = poll();
-    TAKES_LONG.set(before);
-    polled
+/// While there is one, the futures that this thread polls make one message at a time.
+pub(super) struct OneAtATime {
+    before: bool,
+}
+
+impl OneAtATime {
+    pub(super) fn begin() -> Self {
+        let before = TAKES_LONG.replace(true);
+        Self { before }
+    }
+}
+
+impl Drop for OneAtATime {
+    fn drop(&mut self) {
+        TAKES_LONG.set(self.before);
+    }
 }
 
 /// Creates a stream from a future that sends messages, for handlers that return a stream.

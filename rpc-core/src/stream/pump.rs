@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use super::alone;
 use super::batch::{PREFIX_LEN, push_prefix};
 use super::core::StreamCore;
-use super::from_fn::one_at_a_time;
+use super::from_fn::OneAtATime;
 use super::outbound::{FrameRoom, PushOutcome};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Chunks, Codec, LengthChanged};
@@ -245,7 +245,7 @@ pub(super) struct Engine<M> {
     held: Option<M>,
     /// Initial metadata that has not been sent, encoded.
     initial: Option<Vec<u8>>,
-    /// The latest message was long, and so may be the next one.
+    /// A message of the latest poll was long, and so may be the next one.
     is_long: bool,
     /// The stream has ended, with this result.
     outcome: Option<Result<(), PumpError>>,
@@ -277,8 +277,11 @@ impl<M> Engine<M> {
         self.check_metadata(room)?;
         // What did not fit in the queue when this was polled before.
         ready!(self.poll_flush(core, cx))?;
+        let mut one_at_a_time = None;
         if self.is_long {
             ready!(core.poll_reader(cx));
+            self.is_long = false;
+            one_at_a_time = Some(OneAtATime::begin());
         }
         for _ in 0..MESSAGES_PER_POLL {
             if self.outcome.is_some() {
@@ -314,11 +317,12 @@ impl<M> Engine<M> {
                 return Poll::Pending;
             }
             match self.batcher.add::<Q, M>(room, &message) {
-                Ok(Added::Yes) => self.is_long = false,
+                Ok(Added::Yes) => {}
                 Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
                 Ok(Added::Long) => match self.batcher.encode_long::<Q, M>(&message) {
                     Ok(()) => {
                         self.is_long = true;
+                        one_at_a_time.get_or_insert_with(OneAtATime::begin);
                         ready!(self.poll_flush(core, cx))?;
                         ready!(core.poll_reader(cx));
                     }
@@ -380,11 +384,7 @@ impl<M> Engine<M> {
         message_of: impl Fn(St::Item) -> Result<M, Status>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<M>> {
-        let polled = match self.is_long {
-            false => stream.poll_next(cx),
-            true => one_at_a_time(|| stream.poll_next(cx)),
-        };
-        let outcome = match ready!(polled).map(message_of) {
+        let outcome = match ready!(stream.poll_next(cx)).map(message_of) {
             Some(Ok(message)) => return Poll::Ready(Some(message)),
             Some(Err(status)) => Err(PumpError::Item(status)),
             None => Ok(()),

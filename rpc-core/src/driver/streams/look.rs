@@ -238,7 +238,7 @@ impl Streams {
             let Some(link) = links.outbox.awaiting_reader.next_group() else {
                 break;
             };
-            if !links[link].memory.has_much_unread()
+            if !links[link].memory.has_some_unread()
                 && let Some(key) = links.outbox.awaiting_reader.pop(link)
             {
                 self.to_look.insert(key);
