@@ -339,7 +339,15 @@ impl Default for Charge {
 }
 
 impl Charge {
+    /// Counts for another host from now on, or for none. Nothing is counted at the moment.
+    #[inline]
+    pub(crate) fn rebind(&mut self, host: Option<&'static HostMemory>, kind: Use) {
+        debug_assert_eq!(self.bytes, 0, "bytes that are still in use");
+        (self.host, self.kind) = (host, kind);
+    }
+
     /// Returns the bytes.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

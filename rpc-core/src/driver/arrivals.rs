@@ -103,7 +103,7 @@ impl<T: Transport> Driver<T> {
         }
         let is_rare = header.flags.intersects(RARE_CALLS);
         match header.kind {
-            FrameKind::Request if !is_rare && !state.links[key].memory.has_much_unread() => {
+            FrameKind::Request if !is_rare && !state.leaves_much_unread(key) => {
                 Arrival::Request(key, header, buf)
             }
             FrameKind::Response if !is_rare => {
@@ -162,7 +162,7 @@ impl<T: Transport> Driver<T> {
                         return None;
                     }
                 }
-                if state.links[key].memory.has_much_unread() {
+                if state.leaves_much_unread(key) {
                     drop(borrowed);
                     return self
                         .serving
@@ -337,7 +337,7 @@ impl<T: Transport> Driver<T> {
             drop(borrowed);
             return self.serving.resume(&self.connections, task);
         }
-        if state.links[link].memory.has_much_unread()
+        if state.leaves_much_unread(link)
             && let Some(request) = state.take_to_hold(link)
         {
             drop(borrowed);
@@ -385,7 +385,7 @@ impl<T: Transport> Driver<T> {
                 visit.begun += 1;
                 visit.unmeasured += 1;
                 visit.has_resumed = true;
-            } else if state.links[link].memory.has_much_unread()
+            } else if state.leaves_much_unread(link)
                 && let Some(request) = state.take_to_hold(link)
             {
                 drop(borrowed);

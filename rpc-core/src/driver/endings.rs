@@ -123,7 +123,7 @@ impl Serving {
             let is_under_way = entry.streams.served.contains_key(&call)
                 || entry.bodies.incoming_of(call).is_some()
                 || entry.requests.contains(call)
-                || entry.held.contains(call)
+                || state.held.contains(link, call)
                 || self.handlers.tasks.borrow().has_call(link, call);
             is_under_way && seen.insert(call)
         });

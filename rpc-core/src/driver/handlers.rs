@@ -207,7 +207,7 @@ impl Handlers {
                 self.discard_handler(blocked.call.served.method, handler_key);
             }
             BlockedResponse::Failed(status, _) => drop_of_handler(status),
-            BlockedResponse::Long { encoded, .. } => drop_of_handler(encoded),
+            BlockedResponse::Long { response, .. } => drop_of_handler(response),
             BlockedResponse::Encoded { .. } => {}
         }
     }

@@ -18,7 +18,10 @@ impl<T: Transport> Connections<T> {
         for (key, link) in state.links.table.iter() {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
-            report("requests that wait", link.requests.len() + link.held.len());
+            report(
+                "requests that wait",
+                link.requests.len() + state.held.len_of(key),
+            );
             report("grants and cancels", state.entries_owed(key));
         }
         let lent = handlers.lent_task.take();

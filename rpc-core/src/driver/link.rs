@@ -6,7 +6,6 @@ use std::time::Instant;
 use super::age::{Ageing, Lifetime};
 use super::call_table::CallTable;
 use super::entries::Entries;
-use super::held_requests::HeldOfLink;
 use super::link_bodies::LinkBodies;
 use super::link_streams::LinkStreams;
 use super::request_queue::RequestQueue;
@@ -45,8 +44,6 @@ pub(crate) struct Link<B> {
     pub(crate) waiters: Waiters,
     /// Requests that have been received and not begun. Only on the server's side.
     pub(super) requests: RequestQueue<B>,
-    /// Those that do not begin before the client's host has read long messages.
-    pub(super) held: HeldOfLink<B>,
     /// What the next control frames say.
     pub(super) entries: Entries,
     pub(super) streams: LinkStreams,
@@ -104,7 +101,6 @@ impl<B> Link<B> {
             calls: CallTable::default(),
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
-            held: HeldOfLink::default(),
             entries: Entries::default(),
             streams,
             bodies: LinkBodies::default(),

@@ -107,7 +107,7 @@ pub(crate) struct DriverState<T: Transport> {
     pub(super) streams: Streams,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
-    held: HeldRequests,
+    held: HeldRequests<T::RecvBuf>,
     responses: Responses,
     endings: Endings,
 }

@@ -9,9 +9,10 @@ use super::connections::Connections;
 use super::handlers::{Handlers, drop_of_handler};
 use super::link::Link;
 use super::outbox::{Class, Missing, Permit};
-use super::responses::{BlockedResponse, Started, rare_flags};
+use super::responses::{BlockedResponse, LongResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
+use crate::peer_memory::Charge;
 use crate::protocol::frame::{FrameKind, HEADER_LEN};
 use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths, Served};
 use crate::status::{Code, Status};
@@ -96,8 +97,8 @@ impl Handlers {
                     self.respond_long(connections, &call, &*handler, handler_key, len);
                 }
             }
-            BlockedResponse::Long { encoded, len, .. } => {
-                self.respond_chunks(connections, &call, encoded, len)
+            BlockedResponse::Long { response, len } => {
+                self.respond_chunks(connections, &call, response, len)
             }
             BlockedResponse::Failed(status, started) => {
                 self.respond_failure(connections, &call, status, started);
@@ -217,7 +218,11 @@ impl Handlers {
         let link = call.link;
         let allocate = &mut |len| connections.allocate_for(link, len);
         match handler.encode_chunks(handler_key, len, allocate) {
-            Ok(encoded) => self.respond_chunks(connections, call, Box::new(encoded), len),
+            Ok(encoded) => {
+                let unread = Charge::default();
+                let response = Box::new(LongResponse { encoded, unread });
+                self.respond_chunks(connections, call, response, len);
+            }
             Err(status) => self.respond_status(connections, call, status),
         }
     }
@@ -228,13 +233,13 @@ impl Handlers {
         &self,
         connections: &Connections<T>,
         call: &IncomingCall,
-        mut encoded: Box<EncodedResponse>,
+        mut response: Box<LongResponse>,
         len: ResponseLengths,
     ) {
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (on, code, flags) = (call.link, Code::Ok.number(), rare_flags(call, len));
-        let EncodedResponse { metadata, message } = &mut *encoded;
+        let EncodedResponse { metadata, message } = &mut response.encoded;
         let begin = |link: &mut Link<_>| {
             let (kind, connection) = (FrameKind::Response, &mut link.connection);
             let header = connection.next_header_with(kind, flags, call.call, code);
@@ -266,12 +271,8 @@ impl Handlers {
                 );
             }
             Err(_) => {
-                let unread = Sending::count_unread(&state.links, on, message.len());
-                let response = BlockedResponse::Long {
-                    encoded,
-                    len,
-                    _unread: unread,
-                };
+                response.unread = Sending::count_unread(&state.links, on, message.len());
+                let response = BlockedResponse::Long { response, len };
                 state.responses.block(&mut state.links, call, response);
             }
         }

@@ -43,12 +43,18 @@ pub(super) enum BlockedResponse {
     },
     /// The message does not fit a frame.
     Long {
-        encoded: Box<EncodedResponse>,
+        response: Box<LongResponse>,
         len: ResponseLengths,
-        /// Counts it as unread.
-        _unread: Charge,
     },
     Failed(Status, Started),
+}
+
+/// A response whose message does not fit a frame.
+#[derive(Debug)]
+pub(super) struct LongResponse {
+    pub(super) encoded: EncodedResponse,
+    /// Counts it as unread while it is blocked.
+    pub(super) unread: Charge,
 }
 
 /// Whether the handler of a failed call may have started, and if not, what its client should do.

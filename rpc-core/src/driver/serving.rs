@@ -362,7 +362,7 @@ impl Serving {
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (mut discarded, woken) = state.run_queue.take_requests_of(&mut state.links, link);
-        discarded.extend(state.held.take_all_of(&mut state.links, link));
+        discarded.extend(state.held.take_all_of(link));
         drop(borrowed);
         for task in woken {
             // The task may have ended meanwhile, and its number may be another connection's.

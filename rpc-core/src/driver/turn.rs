@@ -270,6 +270,14 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> DriverState<T> {
+    /// Returns true if the host of a client has left much unread, of this poller, too.
+    // The host's counts are those of all pollers. Mostly, they need not be looked at.
+    #[inline(always)]
+    pub(super) fn leaves_much_unread(&self, link: LinkKey) -> bool {
+        let unsent = self.bodies.sending.len() | self.responses.blocked.len();
+        unsent != 0 && self.links[link].memory.has_much_unread()
+    }
+
     /// Takes the next request of a connection that is to be held.
     #[cold]
     pub(super) fn take_to_hold(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {

@@ -32,7 +32,8 @@
 //! - the stream's, in bytes of batches: a chunk waits while the window is smaller. It is owed again
 //!   when the reader takes the batch, so a reader that does not read stops its own stream only.
 //!
-//! At the other end, at most four frames wait in the core, and then the application waits.
+//! At the other end, at most four frames wait in the core, and then the application waits. A server's end also
+//! waits while its host leaves long messages unread (`unread.rs`).
 //!
 //! # Ends
 //!

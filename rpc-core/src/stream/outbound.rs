@@ -477,7 +477,7 @@ impl Outbound {
         chunks.clear();
         left.clear();
         charge.set(0);
-        *unread = Unread::default();
+        unread.end();
         (*charged, *queued, *frame_room, *window) = (0, 0, 0, 0);
         (*coalesces, *longest_message) = (false, MessageLimit::default());
         (*metadata, *sender) = (None, None);

@@ -20,8 +20,8 @@ pub(super) struct Unread {
 impl Unread {
     /// Begins with the stream of a client of this host, or with one of this side if there is none.
     pub(super) fn begin(&mut self, host: Option<&'static HostMemory>) {
-        let charge = |host: &'static HostMemory| host.charge(Use::Unread, 0);
-        self.queued = host.map(charge).unwrap_or_default();
+        self.queued.rebind(host, Use::Unread);
+        self.is_under_way = false;
     }
 
     /// Notes that a message of `len` bytes waits to be sent.

@@ -141,7 +141,8 @@ impl Sending {
     }
 
     /// Returns the number of messages.
-    pub(super) fn len(&self) -> usize {
+    #[inline]
+    pub(in super::super) fn len(&self) -> usize {
         self.outgoing.len()
     }
 
