@@ -103,7 +103,7 @@ impl<T: Transport> Driver<T> {
         }
         let is_rare = header.flags.intersects(RARE_CALLS);
         match header.kind {
-            FrameKind::Request if !is_rare && !state.leaves_much_unread(key) => {
+            FrameKind::Request if !is_rare && !state.links.leaves_much_unread(key) => {
                 Arrival::Request(key, header, buf)
             }
             FrameKind::Response if !is_rare => {
@@ -162,11 +162,10 @@ impl<T: Transport> Driver<T> {
                         return None;
                     }
                 }
-                if state.leaves_much_unread(key) {
+                if state.links.leaves_much_unread(key) {
                     drop(borrowed);
-                    return self
-                        .serving
-                        .hold_received(&self.connections, key, &header, buf);
+                    let serving = &self.serving;
+                    return serving.hold_received(&self.connections, key, &header, buf);
                 }
                 return Some(buf);
             }
@@ -325,7 +324,7 @@ impl<T: Transport> Driver<T> {
             .round
             .front()
             .copied();
-        if next.is_none_or(|link| self.discard_if_ended(link)) {
+        if next.is_none_or(|link| self.serving.discard_if_ended(&self.connections, link)) {
             return;
         }
         let mut borrowed = self.connections.state.borrow_mut();
@@ -337,9 +336,11 @@ impl<T: Transport> Driver<T> {
             drop(borrowed);
             return self.serving.resume(&self.connections, task);
         }
-        if state.leaves_much_unread(link)
-            && let Some(request) = state.take_to_hold(link)
-        {
+        let (links, sending) = (&mut state.links, &state.bodies.sending);
+        let held = state
+            .held
+            .take_next(links, sending, &mut state.run_queue, link);
+        if let Some(request) = held {
             drop(borrowed);
             return self.serving.hold(&self.connections, link, request);
         }
@@ -364,7 +365,7 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         let link = state.run_queue.next_visit(&mut state.links, now)?;
         drop(borrowed);
-        if self.discard_if_ended(link) {
+        if self.serving.discard_if_ended(&self.connections, link) {
             return None;
         }
         let mut visit = Visit {
@@ -385,9 +386,12 @@ impl<T: Transport> Driver<T> {
                 visit.begun += 1;
                 visit.unmeasured += 1;
                 visit.has_resumed = true;
-            } else if state.leaves_much_unread(link)
-                && let Some(request) = state.take_to_hold(link)
-            {
+            } else if let Some(request) = state.held.take_next(
+                &mut state.links,
+                &state.bodies.sending,
+                &mut state.run_queue,
+                link,
+            ) {
                 drop(borrowed);
                 self.serving.hold(&self.connections, link, request);
                 visit.refused += 1;
@@ -482,17 +486,5 @@ impl<T: Transport> Driver<T> {
         self.connections.release_request(link, body);
         self.serving
             .refuse(&self.connections, link, &header, served, status, started);
-    }
-
-    /// Discards the requests of a connection that this side has closed, so that no handler runs for
-    /// it. Returns true if it has.
-    fn discard_if_ended(&self, link: LinkKey) -> bool {
-        let state = self.connections.state.borrow();
-        if state.links[link].ended.is_none() {
-            return false;
-        }
-        drop(state);
-        self.serving.discard_queued(&self.connections, link);
-        true
     }
 }

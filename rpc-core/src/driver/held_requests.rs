@@ -103,11 +103,12 @@ impl<B: AsRef<[u8]>> HeldRequests<B> {
         link: LinkKey,
         method: u16,
     ) -> bool {
-        links[link].memory.has_much_unread() && !self.is_stopped && sending.makes_long(method)
+        links.leaves_much_unread(link) && !self.is_stopped && sending.makes_long(method)
     }
 
     /// Takes the next request of a connection out of the run queue, if it is to be held.
-    #[cold]
+    // Always inlined: each request asks, and mostly that is all.
+    #[inline(always)]
     pub(super) fn take_next<T: Transport<RecvBuf = B>>(
         &self,
         links: &mut Links<T>,
@@ -115,11 +116,25 @@ impl<B: AsRef<[u8]>> HeldRequests<B> {
         run_queue: &mut RunQueue,
         link: LinkKey,
     ) -> Option<QueuedRequest<B>> {
-        let method = links[link].requests.oldest()?.header.selector;
-        match self.takes(links, sending, link, method) {
-            true => run_queue.take_oldest(links, link),
+        match links.leaves_much_unread(link) {
+            true => self.take_long(links, sending, run_queue, link),
             false => None,
         }
+    }
+
+    #[cold]
+    fn take_long<T: Transport<RecvBuf = B>>(
+        &self,
+        links: &mut Links<T>,
+        sending: &Sending,
+        run_queue: &mut RunQueue,
+        link: LinkKey,
+    ) -> Option<QueuedRequest<B>> {
+        let method = links[link].requests.oldest()?.header.selector;
+        let is_held = self.takes(links, sending, link, method);
+        is_held
+            .then(|| run_queue.take_oldest(links, link))
+            .flatten()
     }
 
     /// Holds a request, whose slot was released. Returns false if its host may use no more memory.
@@ -169,7 +184,7 @@ impl<B: AsRef<[u8]>> HeldRequests<B> {
             self.links.insert(link);
             let held = self.of_links.get_mut(&link);
             let held = held.expect("a connection in the list has some");
-            if !links[link].memory.has_much_unread() {
+            if !links.leaves_much_unread(link) {
                 held.since = now;
                 if let Some(request) = self.pop(link) {
                     run_queue.queue_request(links, link, request);

@@ -89,6 +89,13 @@ use crate::stream::core::StreamCore;
 use crate::stream::turns::{LocalTurns, LoneMessage};
 use crate::transport::{Chunks, ConnectError, MessageMemory, Transport};
 
+/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
+/// empty poll, and a busy poller takes 64 turns in a few microseconds.
+const TURNS_PER_CLOCK: u32 = 64;
+
+/// Turns that took [`TURN_TIME`](self::run_queue::TURN_TIME) until the gauges are updated.
+const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
+
 /// The connections, calls and tasks of one poller, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) connections: Connections<T>,
@@ -178,6 +185,21 @@ impl<T: Transport> Driver<T> {
             turning: Cell::new(false),
             was_busy: Cell::new(false),
             turns: Cell::new(0),
+        }
+    }
+
+    /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
+    pub(super) fn check_clock_in_this_turn(&self) {
+        self.turns.set(TURNS_PER_CLOCK - 1);
+    }
+
+    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
+    #[cold]
+    pub(super) fn end_long_turn(&self) {
+        self.check_clock_in_this_turn();
+        let turns = self.connections.counters.turns.taken.get();
+        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
+            self.update_gauges();
         }
     }
 

@@ -380,6 +380,22 @@ impl Serving {
         }
     }
 
+    /// Discards the requests of a connection that this side has closed, so that no handler runs for
+    /// it. Returns true if it has.
+    pub(super) fn discard_if_ended<T: Transport>(
+        &self,
+        connections: &Connections<T>,
+        link: LinkKey,
+    ) -> bool {
+        let state = connections.state.borrow();
+        if state.links[link].ended.is_none() {
+            return false;
+        }
+        drop(state);
+        self.discard_queued(connections, link);
+        true
+    }
+
     /// Resumes the handler that was woken since the last turn, or queues them if there are several.
     pub(super) fn resume_woken<T: Transport>(&self, connections: &Connections<T>) {
         connections.ready.enter();

@@ -17,23 +17,14 @@
 use std::cell::Cell;
 
 use super::arrivals::Arrival;
-use super::link::LinkKey;
 #[cfg(doc)]
 use super::outbox::{Missing, Outbox};
-use super::request_queue::QueuedRequest;
-use super::{Driver, DriverState, TimerTarget};
+use super::{Driver, DriverState, TURNS_PER_CLOCK, TimerTarget};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{Event, Transport};
 
 /// The most calls, streams and messages that a turn ends because their deadlines have passed.
 const EXPIRED_PER_TURN: u32 = 128;
-
-/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
-/// empty poll, and a busy poller takes 64 turns in a few microseconds.
-const TURNS_PER_CLOCK: u32 = 64;
-
-/// Turns that took [`TURN_TIME`] until the gauges are updated.
-const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
 
 impl<T: Transport> Driver<T> {
     /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
@@ -195,21 +186,6 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
-    pub(super) fn check_clock_in_this_turn(&self) {
-        self.turns.set(TURNS_PER_CLOCK - 1);
-    }
-
-    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
-    #[cold]
-    pub(super) fn end_long_turn(&self) {
-        self.check_clock_in_this_turn();
-        let turns = self.connections.counters.turns.taken.get();
-        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
-            self.update_gauges();
-        }
-    }
-
     /// Ends calls, streams and messages whose deadlines have passed, and the connections that are old. If there
     /// are many, the rest follows in the next turn: a client may choose the same deadline for all of its calls.
     pub(crate) fn expire_deadlines(&self) {
@@ -270,22 +246,6 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> DriverState<T> {
-    /// Returns true if the host of a client has left much unread, of this poller, too.
-    // The host's counts are those of all pollers. Mostly, they need not be looked at.
-    #[inline(always)]
-    pub(super) fn leaves_much_unread(&self, link: LinkKey) -> bool {
-        let unsent = self.bodies.sending.len() | self.responses.blocked.len();
-        unsent != 0 && self.links[link].memory.has_much_unread()
-    }
-
-    /// Takes the next request of a connection that is to be held.
-    #[cold]
-    pub(super) fn take_to_hold(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
-        let (links, sending) = (&mut self.links, &self.bodies.sending);
-        self.held
-            .take_next(links, sending, &mut self.run_queue, link)
-    }
-
     /// Returns true if anything waits for a turn besides the events of the transport.
     #[inline]
     fn has_deferred_work(&self) -> bool {
