@@ -16,9 +16,9 @@ use crate::peer::Host;
 /// A host may use this many times what is left for others.
 const SHARE: u64 = 3;
 
-/// Before a host uses more than one in this many bytes of what it leaves to others, the streams of its clients
+/// Until a host has left one in this many bytes unread of what it leaves to others, the streams of its clients
 /// may leave several long messages unread; then one each.
-const PART_OF_SOME: u64 = 4;
+const UNREAD_PART: u64 = 4;
 
 /// Bytes that are much: malloc may keep so many that are free.
 const BURST: u64 = 16 << 20;
@@ -32,7 +32,8 @@ pub(crate) enum Use {
     Arriving,
     /// Registered memory of a message of which the application keeps something.
     Kept,
-    /// On the heap, too: long messages of a server's handlers, until its clients have them.
+    /// Long messages of a server's streams, until its clients have them. They are the application's memory, which
+    /// several may share, so they are counted apart.
     Unread,
 }
 
@@ -44,10 +45,6 @@ impl BytesInUse {
     fn of(&self, kind: Use) -> u64 {
         // The counts publish nothing else.
         self.0[kind as usize].load(Ordering::Relaxed)
-    }
-
-    fn heap(&self) -> u64 {
-        self.of(Use::Heap) + self.of(Use::Unread)
     }
 
     fn registered(&self) -> u64 {
@@ -139,11 +136,18 @@ impl PeerMemory {
         self.0.heap.store(bytes, Ordering::Relaxed);
     }
 
+    /// Returns the bytes of long messages of streams that clients have not read.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn unread(self) -> u64 {
+        self.0.bytes.of(Use::Unread)
+    }
+
     /// Returns the bytes of the heap that are in use.
     #[cfg(any(test, feature = "test-util"))]
     #[must_use]
     pub fn heap_in_use(self) -> u64 {
-        self.0.bytes.heap()
+        self.0.bytes.of(Use::Heap)
     }
 
     /// Returns the memory of the host of a new connection, which all connections of a host have in common.
@@ -213,7 +217,7 @@ impl Drop for HoldOfHost {
 impl SharedByHosts {
     /// Notes that more of the heap is in use, or less.
     fn note_heap(&self, is_more: bool) {
-        let now = self.bytes.heap();
+        let now = self.bytes.of(Use::Heap) + self.bytes.of(Use::Unread);
         let peak = self.peak.load(Ordering::Relaxed);
         if is_more {
             if now > peak {
@@ -244,23 +248,8 @@ impl HostMemory {
     }
 
     fn has_heap(&self, bytes: u64) -> bool {
-        let (own, all) = (self.bytes.heap(), self.all.bytes.heap());
+        let (own, all) = (self.bytes.of(Use::Heap), self.all.bytes.of(Use::Heap));
         is_within_share(own, all, bytes, self.all.heap.load(Ordering::Relaxed))
-    }
-
-    /// Returns true if clients of the host have left long messages unread, and it uses more than one in `part`
-    /// bytes of the heap that it leaves to others.
-    #[inline]
-    fn has_unread(&self, part: u64) -> bool {
-        self.bytes.of(Use::Unread) != 0 && self.uses_much_heap(part)
-    }
-
-    #[cold]
-    fn uses_much_heap(&self, part: u64) -> bool {
-        let all = &self.all;
-        let left = all.heap.load(Ordering::Relaxed);
-        let left = left.saturating_sub(all.bytes.heap());
-        self.bytes.heap().saturating_mul(part) >= left
     }
 
     /// Returns the bytes of registered memory that the host uses, and those that all hosts use.
@@ -275,21 +264,18 @@ impl HostMemory {
         self.bytes.of(Use::Arriving) == 0 || is_within_share(own, all, len, capacity)
     }
 
-    /// Returns true if the clients of the host have left so much unread that no further long message should be
-    /// made for them. One at a time may, whatever else is in use.
-    #[inline]
+    /// Returns true if the clients of the host have left so much unread that each of their streams should have one
+    /// long message. As much may be unread as may wait on the heap.
     pub(crate) fn has_much_unread(&self) -> bool {
-        self.has_unread(1)
-    }
-
-    /// Returns true if they have left so much unread that each stream should have one long message.
-    pub(crate) fn has_some_unread(&self) -> bool {
-        self.has_unread(PART_OF_SOME)
+        let (own, all) = (self.bytes.of(Use::Unread), self.all.bytes.of(Use::Unread));
+        let left = self.all.heap.load(Ordering::Relaxed).saturating_sub(all);
+        own.saturating_mul(UNREAD_PART) > left
     }
 
     /// Returns true if a connection has it, or something of it is in use.
     fn is_used(&self) -> bool {
-        let in_use = self.bytes.registered() | self.bytes.heap();
+        let in_use =
+            self.bytes.registered() | self.bytes.of(Use::Heap) | self.bytes.of(Use::Unread);
         self.connections.load(Ordering::Relaxed) | in_use != 0
     }
 
@@ -361,8 +347,8 @@ impl Charge {
     }
 
     /// Returns true if the host has left so much unread that each stream should have one long message.
-    pub(crate) fn has_some_unread(&self) -> bool {
-        self.host.is_some_and(HostMemory::has_some_unread)
+    pub(crate) fn has_much_unread(&self) -> bool {
+        self.host.is_some_and(HostMemory::has_much_unread)
     }
 
     /// Changes the number of bytes, whether there is room for them or not.

@@ -24,6 +24,10 @@ const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
 /// The flags of the frames that few calls have.
 const RARE_CALLS: Flags = Flags::STREAM.with(Flags::LONG);
 
+/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
+/// empty poll, and a busy poller takes 64 turns in a few microseconds.
+pub(super) const TURNS_PER_CLOCK: u32 = 64;
+
 /// What an event leaves to do, now that nothing is borrowed.
 pub(super) enum Arrival<B> {
     Handled,
@@ -35,6 +39,9 @@ pub(super) enum Arrival<B> {
 
 /// Events that a poller takes before it visits the next connection.
 const EVENTS_PER_LOOK: u32 = 64;
+
+/// Turns that took [`TURN_TIME`] until the gauges are updated.
+const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
 
 /// The most looks for events before connections are ended. Requests are only queued meanwhile, and what
 /// peers may send is bounded by the credits that they have, so the looks mostly find the end of it.
@@ -103,9 +110,7 @@ impl<T: Transport> Driver<T> {
         }
         let is_rare = header.flags.intersects(RARE_CALLS);
         match header.kind {
-            FrameKind::Request if !is_rare && !state.links.leaves_much_unread(key) => {
-                Arrival::Request(key, header, buf)
-            }
+            FrameKind::Request if !is_rare => Arrival::Request(key, header, buf),
             FrameKind::Response if !is_rare => {
                 let caller = state.complete_call(key, &header, Body::Slot(buf));
                 self.connections.wake_caller(borrowed, caller);
@@ -136,7 +141,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Routes the frames that unary calls seldom or never have, except messages that fit a frame. Returns
-    /// the frame of a request.
+    /// the frame of a request that opens a stream.
     #[inline(never)]
     fn receive_rare_frame(
         &self,
@@ -154,20 +159,12 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         match header.kind {
             FrameKind::Request => {
-                if header.flags.contains(Flags::STREAM) {
-                    let spec = self.serving.handlers.methods.borrow().spec(header.selector);
-                    let accepted = state.streams.accept(&mut state.links, key, &header, spec);
-                    if let Err(error) = accepted {
-                        state.links.close_for_violation(key, buf, error);
-                        return None;
-                    }
+                let spec = self.serving.handlers.methods.borrow().spec(header.selector);
+                let accepted = state.streams.accept(&mut state.links, key, &header, spec);
+                match accepted {
+                    Ok(_) => return Some(buf),
+                    Err(error) => state.links.close_for_violation(key, buf, error),
                 }
-                if state.links.leaves_much_unread(key) {
-                    drop(borrowed);
-                    let serving = &self.serving;
-                    return serving.hold_received(&self.connections, key, &header, buf);
-                }
-                return Some(buf);
             }
             FrameKind::Response => {
                 let (links, bodies) = (&mut state.links, &mut state.bodies);
@@ -204,6 +201,11 @@ impl<T: Transport> Driver<T> {
             }
         }
         Arrival::Handled
+    }
+
+    /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
+    pub(super) fn check_clock_in_this_turn(&self) {
+        self.turns.set(TURNS_PER_CLOCK - 1);
     }
 
     /// Serves the requests that wait, and those that arrive meanwhile, one connection after the
@@ -243,6 +245,16 @@ impl<T: Transport> Driver<T> {
             }
             begun += visit.as_ref().map_or(0, |visit| visit.begun);
             now = visit.map(|visit| visit.now);
+        }
+    }
+
+    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
+    #[cold]
+    pub(super) fn end_long_turn(&self) {
+        self.check_clock_in_this_turn();
+        let turns = self.connections.counters.turns.taken.get();
+        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
+            self.update_gauges();
         }
     }
 
@@ -324,7 +336,7 @@ impl<T: Transport> Driver<T> {
             .round
             .front()
             .copied();
-        if next.is_none_or(|link| self.serving.discard_if_ended(&self.connections, link)) {
+        if next.is_none_or(|link| self.discard_if_ended(link)) {
             return;
         }
         let mut borrowed = self.connections.state.borrow_mut();
@@ -335,14 +347,6 @@ impl<T: Transport> Driver<T> {
         if let Some(task) = state.run_queue.take_woken(&mut state.links, link) {
             drop(borrowed);
             return self.serving.resume(&self.connections, task);
-        }
-        let (links, sending) = (&mut state.links, &state.bodies.sending);
-        let held = state
-            .held
-            .take_next(links, sending, &mut state.run_queue, link);
-        if let Some(request) = held {
-            drop(borrowed);
-            return self.serving.hold(&self.connections, link, request);
         }
         let only = state.run_queue.take_only_request(&mut state.links, link);
         drop(borrowed);
@@ -365,7 +369,7 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         let link = state.run_queue.next_visit(&mut state.links, now)?;
         drop(borrowed);
-        if self.serving.discard_if_ended(&self.connections, link) {
+        if self.discard_if_ended(link) {
             return None;
         }
         let mut visit = Visit {
@@ -386,15 +390,6 @@ impl<T: Transport> Driver<T> {
                 visit.begun += 1;
                 visit.unmeasured += 1;
                 visit.has_resumed = true;
-            } else if let Some(request) = state.held.take_next(
-                &mut state.links,
-                &state.bodies.sending,
-                &mut state.run_queue,
-                link,
-            ) {
-                drop(borrowed);
-                self.serving.hold(&self.connections, link, request);
-                visit.refused += 1;
             } else if let Some((request, fate)) =
                 state
                     .run_queue
@@ -486,5 +481,17 @@ impl<T: Transport> Driver<T> {
         self.connections.release_request(link, body);
         self.serving
             .refuse(&self.connections, link, &header, served, status, started);
+    }
+
+    /// Discards the requests of a connection that this side has closed, so that no handler runs for
+    /// it. Returns true if it has.
+    fn discard_if_ended(&self, link: LinkKey) -> bool {
+        let state = self.connections.state.borrow();
+        if state.links[link].ended.is_none() {
+            return false;
+        }
+        drop(state);
+        self.serving.discard_queued(&self.connections, link);
+        true
     }
 }

@@ -123,7 +123,6 @@ impl Serving {
             let is_under_way = entry.streams.served.contains_key(&call)
                 || entry.bodies.incoming_of(call).is_some()
                 || entry.requests.contains(call)
-                || state.held.contains(link, call)
                 || self.handlers.tasks.borrow().has_call(link, call);
             is_under_way && seen.insert(call)
         });
@@ -261,8 +260,11 @@ impl Serving {
         let cancels = &connections.counters.cancels;
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
-        let (links, wanted) = (&mut state.links, (call, Flags::NONE));
-        if let Some(request) = state.held.take(links, &mut state.run_queue, link, wanted) {
+        if let Some(request) =
+            state
+                .run_queue
+                .take_queued(&mut state.links, link, call, Flags::NONE)
+        {
             drop(borrowed);
             cancels.before_start.add(1);
             connections.release_request(link, request.body);

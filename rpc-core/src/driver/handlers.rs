@@ -207,7 +207,7 @@ impl Handlers {
                 self.discard_handler(blocked.call.served.method, handler_key);
             }
             BlockedResponse::Failed(status, _) => drop_of_handler(status),
-            BlockedResponse::Long { response, .. } => drop_of_handler(response),
+            BlockedResponse::Long { encoded, .. } => drop_of_handler(encoded),
             BlockedResponse::Encoded { .. } => {}
         }
     }
@@ -218,16 +218,6 @@ impl Handlers {
             handler.discard(handler_key);
         }
     }
-}
-
-/// The status of a call that did not begin, because its client's host has left much unread.
-#[cold]
-pub(super) fn not_read() -> Status {
-    Status::resource_exhausted(
-        "the call did not run: long messages wait until the clients of this host read them, and none was \
-         read for a while. Read the streams that are open, or open fewer at a time. The server's \
-         `message_memory` bounds how much waits",
-    )
 }
 
 /// Drops what a handler has answered, which may hold values of the application: nothing may be borrowed.

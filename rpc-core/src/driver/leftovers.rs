@@ -18,10 +18,7 @@ impl<T: Transport> Connections<T> {
         for (key, link) in state.links.table.iter() {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
-            report(
-                "requests that wait",
-                link.requests.len() + state.held.len_of(key),
-            );
+            report("requests that wait", link.requests.len());
             report("grants and cancels", state.entries_owed(key));
         }
         let lent = handlers.lent_task.take();

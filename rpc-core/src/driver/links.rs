@@ -135,13 +135,6 @@ impl<T: Transport> IndexMut<LinkKey> for Links<T> {
 }
 
 impl<T: Transport> Links<T> {
-    /// Returns true if the host of a connection's peer has left so many long messages unread that no further one
-    /// should be made for it.
-    #[inline(always)]
-    pub(super) fn leaves_much_unread(&self, link: LinkKey) -> bool {
-        self.table[link].memory.has_much_unread()
-    }
-
     #[inline]
     pub(super) fn route(&self, id: ConnectionId) -> Option<LinkKey> {
         let (known, key) = (*self.routes.get(id.index as usize)?)?;

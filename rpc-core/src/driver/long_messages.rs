@@ -1,16 +1,12 @@
 //! Long messages of calls and streams: their frames and their ends, as far as the application's code has
 //! to run.
 
-use std::mem;
-
 use super::bodies::{Begun, Ended, FirstFrame, Outcome, Purpose};
 use super::body::Body;
 use super::connections::Connections;
-use super::handlers::not_read;
 use super::link::LinkKey;
 use super::link_bodies::IncomingKey;
 use super::link_streams::StreamKey;
-use super::request_queue::QueuedRequest;
 use super::responses::Started;
 use super::serving::Serving;
 use crate::protocol::connection::ProtocolError;
@@ -275,78 +271,6 @@ impl Serving {
             self.conclude(connections, ended);
         }
         connections.drop_spent();
-    }
-
-    /// Holds the request in `buf` until the host of its client has read enough, if it has left much unread and
-    /// the response may be long, too. Otherwise returns `buf`.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn hold_received<T: Transport>(
-        &self,
-        connections: &Connections<T>,
-        link: LinkKey,
-        header: &FrameHeader,
-        buf: T::RecvBuf,
-    ) -> Option<T::RecvBuf> {
-        let state = connections.state.borrow();
-        let (links, sending) = (&state.links, &state.bodies.sending);
-        if !state.held.takes(links, sending, link, header.selector) {
-            return Some(buf);
-        }
-        drop(state);
-        let received = connections
-            .counters
-            .received(header.selector, || connections.clock.now());
-        let request = QueuedRequest {
-            header: *header,
-            served: received,
-            body: Body::Slot(buf),
-            since: None,
-        };
-        self.hold(connections, link, request);
-        None
-    }
-
-    /// Holds a request until the host of its client has read enough, or refuses it if there is no memory for it.
-    /// Its slot and its credit go back, so that other calls of the connection go on.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn hold<T: Transport>(
-        &self,
-        connections: &Connections<T>,
-        link: LinkKey,
-        mut request: QueuedRequest<T::RecvBuf>,
-    ) {
-        let (header, served) = (request.header, request.served);
-        if let Body::Slot(slot) = &request.body {
-            let copy = Body::Copied(slot.as_ref().to_vec());
-            let body = mem::replace(&mut request.body, copy);
-            connections.release_request(link, body);
-        }
-        let mut borrowed = connections.state.borrow_mut();
-        let state = &mut *borrowed;
-        state.links.owe(link);
-        let is_held = state.held.hold(&mut state.links, link, request);
-        drop(borrowed);
-        if !is_held {
-            self.refuse(connections, link, &header, served, not_read(), Started::NOT);
-        }
-    }
-
-    /// Lets requests that are held go on if their hosts have read enough, and refuses those that have waited
-    /// in vain.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn resume_held<T: Transport>(&self, connections: &Connections<T>) {
-        let mut borrowed = connections.state.borrow_mut();
-        let state = &mut *borrowed;
-        let refused = state.held.resume(&mut state.links, &mut state.run_queue);
-        drop(borrowed);
-        for (link, request) in refused {
-            connections.release_request(link, request.body);
-            let (header, served) = (request.header, request.served);
-            self.refuse(connections, link, &header, served, not_read(), Started::NOT);
-        }
     }
 
     /// Handles the arrival of a segment.

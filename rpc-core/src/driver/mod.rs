@@ -19,7 +19,6 @@ pub(crate) mod handle;
 mod handlers;
 mod held_memory;
 pub(crate) mod held_permit;
-mod held_requests;
 #[cfg(feature = "test-util")]
 mod leftovers;
 pub(crate) mod link;
@@ -65,7 +64,6 @@ use self::connections::Connections;
 use self::endings::Endings;
 use self::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use self::handlers::Handlers;
-use self::held_requests::HeldRequests;
 use self::link::LinkKey;
 use self::link_bodies::{IncomingKey, TransferKey};
 use self::link_streams::StreamKey;
@@ -89,13 +87,6 @@ use crate::stream::core::StreamCore;
 use crate::stream::turns::{LocalTurns, LoneMessage};
 use crate::transport::{Chunks, ConnectError, MessageMemory, Transport};
 
-/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
-/// empty poll, and a busy poller takes 64 turns in a few microseconds.
-const TURNS_PER_CLOCK: u32 = 64;
-
-/// Turns that took [`TURN_TIME`](self::run_queue::TURN_TIME) until the gauges are updated.
-const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
-
 /// The connections, calls and tasks of one poller, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) connections: Connections<T>,
@@ -114,7 +105,6 @@ pub(crate) struct DriverState<T: Transport> {
     pub(super) streams: Streams,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
-    held: HeldRequests<T::RecvBuf>,
     responses: Responses,
     endings: Endings,
 }
@@ -160,7 +150,6 @@ impl<T: Transport> Driver<T> {
             bodies: Bodies::default(),
             streams: Streams::new(tasks.ready()),
             run_queue: RunQueue::default(),
-            held: HeldRequests::default(),
             responses: Responses::default(),
             endings: Endings::default(),
         };
@@ -188,28 +177,12 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
-    pub(super) fn check_clock_in_this_turn(&self) {
-        self.turns.set(TURNS_PER_CLOCK - 1);
-    }
-
-    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
-    #[cold]
-    pub(super) fn end_long_turn(&self) {
-        self.check_clock_in_this_turn();
-        let turns = self.connections.counters.turns.taken.get();
-        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
-            self.update_gauges();
-        }
-    }
-
     /// Returns true if a client is still owed a response.
     pub(crate) fn is_serving(&self) -> bool {
         let state = self.connections.state.borrow();
         self.serving.handlers.tasks.borrow().parked() > 0
             || !state.responses.blocked.is_empty()
             || !state.run_queue.is_empty()
-            || state.held.links() > 0
             || state.streams.serves_any()
             || !state.bodies.is_empty()
     }

@@ -207,20 +207,6 @@ impl<B> RequestQueue<B> {
         std::mem::take(&mut self.woken)
     }
 
-    /// Returns the request that has waited longest.
-    pub(super) fn oldest(&self) -> Option<&QueuedRequest<B>> {
-        self.requests.front()
-    }
-
-    /// Takes it, whether it is late or not.
-    pub(super) fn pop_oldest(&mut self) -> Option<QueuedRequest<B>> {
-        let oldest = self.requests.pop_front()?;
-        if self.requests.is_empty() {
-            self.lateness = Lateness::default();
-        }
-        Some(oldest)
-    }
-
     /// Takes the only request of the queue.
     pub(super) fn pop_only(&mut self) -> Option<QueuedRequest<B>> {
         self.lateness = Lateness::default();
@@ -294,8 +280,9 @@ impl<B> RequestQueue<B> {
 
     /// Takes the request of a call that is to end, with these flags. A peer may use a number twice.
     pub(super) fn take_call(&mut self, call: CallId, flags: Flags) -> Option<QueuedRequest<B>> {
-        let mut requests = self.requests.iter();
-        let index = requests.position(|request| request.is_of(call, flags))?;
+        let mut requests = self.requests.iter().map(|request| &request.header);
+        let is_it = |header: &FrameHeader| header.call == call && header.flags.contains(flags);
+        let index = requests.position(is_it)?;
         self.requests.remove(index)
     }
 
@@ -317,11 +304,6 @@ impl<B> QueuedRequest<B> {
     fn left(&self, look: Look<'_>) -> Option<Duration> {
         let deadline_us = self.header.time_us;
         (deadline_us != 0).then(|| look.clock.deadline_of(deadline_us, look.now) - look.now)
-    }
-
-    /// Returns true if it is that of a call, with these flags.
-    pub(super) fn is_of(&self, call: CallId, flags: Flags) -> bool {
-        self.header.call == call && self.header.flags.contains(flags)
     }
 
     fn sojourn(&self, look: Look<'_>) -> Duration {

@@ -4,15 +4,14 @@
 
 use std::collections::HashSet;
 
-use super::bodies::{Sending, TransferOwner};
+use super::bodies::TransferOwner;
 use super::connections::Connections;
 use super::handlers::{Handlers, drop_of_handler};
 use super::link::Link;
 use super::outbox::{Class, Missing, Permit};
-use super::responses::{BlockedResponse, LongResponse, Started, rare_flags};
+use super::responses::{BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
-use crate::peer_memory::Charge;
 use crate::protocol::frame::{FrameKind, HEADER_LEN};
 use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths, Served};
 use crate::status::{Code, Status};
@@ -97,8 +96,8 @@ impl Handlers {
                     self.respond_long(connections, &call, &*handler, handler_key, len);
                 }
             }
-            BlockedResponse::Long { response, len } => {
-                self.respond_chunks(connections, &call, response, len)
+            BlockedResponse::Long { encoded, len } => {
+                self.respond_chunks(connections, &call, encoded, len)
             }
             BlockedResponse::Failed(status, started) => {
                 self.respond_failure(connections, &call, status, started);
@@ -218,11 +217,7 @@ impl Handlers {
         let link = call.link;
         let allocate = &mut |len| connections.allocate_for(link, len);
         match handler.encode_chunks(handler_key, len, allocate) {
-            Ok(encoded) => {
-                let unread = Charge::default();
-                let response = Box::new(LongResponse { encoded, unread });
-                self.respond_chunks(connections, call, response, len);
-            }
+            Ok(encoded) => self.respond_chunks(connections, call, Box::new(encoded), len),
             Err(status) => self.respond_status(connections, call, status),
         }
     }
@@ -233,13 +228,13 @@ impl Handlers {
         &self,
         connections: &Connections<T>,
         call: &IncomingCall,
-        mut response: Box<LongResponse>,
+        mut encoded: Box<EncodedResponse>,
         len: ResponseLengths,
     ) {
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
         let (on, code, flags) = (call.link, Code::Ok.number(), rare_flags(call, len));
-        let EncodedResponse { metadata, message } = &mut response.encoded;
+        let EncodedResponse { metadata, message } = &mut *encoded;
         let begin = |link: &mut Link<_>| {
             let (kind, connection) = (FrameKind::Response, &mut link.connection);
             let header = connection.next_header_with(kind, flags, call.call, code);
@@ -248,7 +243,6 @@ impl Handlers {
             Some((header, TransferOwner::Response))
         };
         let class = Class::Response;
-        state.bodies.sending.note_long(call.served.method);
         let sent = match state.links.permit(class, on).map(Permit::hold) {
             Ok(()) => {
                 let (links, sending) = (&mut state.links, &mut state.bodies.sending);
@@ -270,11 +264,11 @@ impl Handlers {
                     Started::Maybe,
                 );
             }
-            Err(_) => {
-                response.unread = Sending::count_unread(&state.links, on, message.len());
-                let response = BlockedResponse::Long { response, len };
-                state.responses.block(&mut state.links, call, response);
-            }
+            Err(_) => state.responses.block(
+                &mut state.links,
+                call,
+                BlockedResponse::Long { encoded, len },
+            ),
         }
         drop(borrowed);
         connections.drop_spent();

@@ -16,7 +16,6 @@ use super::links::Links;
 use super::outbox::{Class, Missing, Slot};
 use super::tasks::IncomingCall;
 use crate::limits::{Direction, MessageLimit};
-use crate::peer_memory::Charge;
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
 use crate::service::handler::{EncodedResponse, HandlerKey, ResponseLengths, metadata_too_long};
 use crate::status::{Code, Status};
@@ -43,18 +42,10 @@ pub(super) enum BlockedResponse {
     },
     /// The message does not fit a frame.
     Long {
-        response: Box<LongResponse>,
+        encoded: Box<EncodedResponse>,
         len: ResponseLengths,
     },
     Failed(Status, Started),
-}
-
-/// A response whose message does not fit a frame.
-#[derive(Debug)]
-pub(super) struct LongResponse {
-    pub(super) encoded: EncodedResponse,
-    /// Counts it as unread while it is blocked.
-    pub(super) unread: Charge,
 }
 
 /// Whether the handler of a failed call may have started, and if not, what its client should do.

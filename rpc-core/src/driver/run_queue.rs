@@ -188,17 +188,6 @@ impl RunQueue {
         Some(taken)
     }
 
-    /// Takes the request of a connection that has waited longest, in its turn. It is not begun.
-    pub(super) fn take_oldest<T: Transport>(
-        &mut self,
-        links: &mut Links<T>,
-        link: LinkKey,
-    ) -> Option<QueuedRequest<T::RecvBuf>> {
-        let request = links[link].requests.pop_oldest()?;
-        self.took_one();
-        Some(request)
-    }
-
     /// Takes a late request of the connection that has waited longest, in an overload.
     pub(super) fn take_late<T: Transport>(
         &mut self,

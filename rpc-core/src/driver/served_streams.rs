@@ -300,8 +300,9 @@ impl Serving {
             link, call, status, ..
         } = failed;
         // A handler whose request waits for its turn does not begin.
-        let (links, wanted) = (&mut state.links, (call, Flags::STREAM));
-        let queued = state.held.take(links, &mut state.run_queue, link, wanted);
+        let queued = state
+            .run_queue
+            .take_queued(&mut state.links, link, call, Flags::STREAM);
         drop(borrowed);
         if let Some(request) = queued {
             connections.release_request(link, request.body);

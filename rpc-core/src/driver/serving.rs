@@ -246,12 +246,6 @@ impl Serving {
     /// decoding.
     pub(crate) fn reject_calls<T: Transport>(&self, connections: &Connections<T>) {
         self.handlers.tasks.borrow_mut().stop_starting();
-        let mut borrowed = connections.state.borrow_mut();
-        let state = &mut *borrowed;
-        state
-            .held
-            .resume_all(&mut state.links, &mut state.run_queue);
-        drop(borrowed);
         let tasks = self
             .handlers
             .tasks
@@ -361,8 +355,7 @@ impl Serving {
     pub(super) fn discard_queued<T: Transport>(&self, connections: &Connections<T>, link: LinkKey) {
         let mut borrowed = connections.state.borrow_mut();
         let state = &mut *borrowed;
-        let (mut discarded, woken) = state.run_queue.take_requests_of(&mut state.links, link);
-        discarded.extend(state.held.take_all_of(link));
+        let (discarded, woken) = state.run_queue.take_requests_of(&mut state.links, link);
         drop(borrowed);
         for task in woken {
             // The task may have ended meanwhile, and its number may be another connection's.
@@ -378,22 +371,6 @@ impl Serving {
                 connections.state.borrow_mut().links.release_slot(slot);
             }
         }
-    }
-
-    /// Discards the requests of a connection that this side has closed, so that no handler runs for
-    /// it. Returns true if it has.
-    pub(super) fn discard_if_ended<T: Transport>(
-        &self,
-        connections: &Connections<T>,
-        link: LinkKey,
-    ) -> bool {
-        let state = connections.state.borrow();
-        if state.links[link].ended.is_none() {
-            return false;
-        }
-        drop(state);
-        self.discard_queued(connections, link);
-        true
     }
 
     /// Resumes the handler that was woken since the last turn, or queues them if there are several.

@@ -16,10 +16,10 @@
 
 use std::cell::Cell;
 
-use super::arrivals::Arrival;
+use super::arrivals::{Arrival, TURNS_PER_CLOCK};
 #[cfg(doc)]
 use super::outbox::{Missing, Outbox};
-use super::{Driver, DriverState, TURNS_PER_CLOCK, TimerTarget};
+use super::{Driver, DriverState, TimerTarget};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{Event, Transport};
 
@@ -155,11 +155,6 @@ impl<T: Transport> Driver<T> {
             self.serving.advance_bodies(&self.connections);
             state = self.connections.state.borrow_mut();
         }
-        if state.held.links() != 0 {
-            drop(state);
-            self.serving.resume_held(&self.connections);
-            state = self.connections.state.borrow_mut();
-        }
         if state.links.outbox.awaiting_reader.len() != 0 {
             let state = &mut *state;
             state.streams.resume_awaiting_reader(&mut state.links);
@@ -170,8 +165,8 @@ impl<T: Transport> Driver<T> {
             state = self.connections.state.borrow_mut();
         }
         state.send_control_frames();
-        let any_other = !state.endings.is_empty() || state.held.links() != 0;
-        state.links.outbox.note_what_is_left(any_other);
+        let any_end = !state.endings.is_empty();
+        state.links.outbox.note_what_is_left(any_end);
         let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && state.links.awaits_time();
         state.links.flush();
         let any_woken = !state.links.wakers.is_empty();

@@ -19,8 +19,7 @@ const STATE_OF_STREAM: u64 = 3 << 10;
 
 impl Limits {
     /// Returns the bytes of the heap that streams, messages and frames which wait on behalf of peers may use
-    /// in the process. A host may use three times what it leaves to others, and with long messages that its
-    /// clients do not read as much as it leaves.
+    /// in the process. A host may use three times what it leaves to others.
     #[must_use]
     pub fn waiting_memory(&self) -> u64 {
         LEAST_HEAP.max(self.message_memory / 4 * HEAP_QUARTERS)
@@ -34,9 +33,8 @@ impl Limits {
 
     /// Returns the most bytes of memory that peers make this many pollers of a process use: slots, long
     /// messages that arrive, of which each poller may have one and a piece beyond its share, and what waits on
-    /// the heap, with long messages that clients do not read. A further device, free chunks that go back in some
-    /// seconds, decoded messages, the next long message of each handler that has begun, and the streams of this
-    /// process's own calls are not in it.
+    /// the heap. A further device, free chunks that go back in some seconds, decoded messages, long messages that
+    /// wait to be sent, and the streams of this process's own calls are not in it.
     #[must_use]
     pub fn most_memory(&self, pollers: u32) -> u64 {
         let of_connections = u64::from(self.max_connections) * LEAST_ON_HEAP;

@@ -334,7 +334,8 @@ impl StreamCore {
     }
 
     /// Waits until another long message may be made: on a server, until the client has read those before, or its
-    /// host has read enough of all streams. Does not wait if the call has ended.
+    /// host has read enough of all streams. Nothing that follows a long message is made meanwhile. Does not wait
+    /// if the call has ended.
     #[cold]
     pub(super) fn poll_reader(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();

@@ -17,12 +17,12 @@ use pin_project_lite::pin_project;
 
 use crate::status::Status;
 
-/// The most messages that wait between the future and the stream, once the stream has taken as many. Before,
-/// they are fewer: any of them may be long, and their lengths are not known here.
+/// The most messages that wait between the future and the stream. The first time it is one, and then twice as
+/// many whenever that many were there, until one is long: their lengths are not known here.
 const QUEUED_MESSAGES: usize = 8;
 
 thread_local! {
-    /// The latest message of the stream which this thread polls was long.
+    /// The latest message that was taken of the stream which this thread polls was long.
     static TAKES_LONG: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -224,7 +224,7 @@ impl<T, Fut: Future<Output = Result<(), Status>>> Stream for FromFn<T, Fut> {
         }
         let mut queue = this.queue.lock();
         mem::swap(&mut queue.messages, this.taken);
-        if !takes_long {
+        if !takes_long && this.taken.len() >= *this.most {
             *this.most = QUEUED_MESSAGES.min(2 * *this.most);
             queue.most = *this.most;
         }

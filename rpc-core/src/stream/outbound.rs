@@ -237,7 +237,7 @@ impl Outbound {
         if self.has_ended {
             return PushOutcome::Ended;
         }
-        // No batch stands for it.
+        // Its memory is the application's: no batch stands for it.
         let waits = self.queued > 0 && self.charge.is_at_heap_limit();
         if waits || !self.has_room() {
             return PushOutcome::Full;

@@ -245,7 +245,7 @@ pub(super) struct Engine<M> {
     held: Option<M>,
     /// Initial metadata that has not been sent, encoded.
     initial: Option<Vec<u8>>,
-    /// A message of the latest poll was long, and so may be the next one.
+    /// The latest message was long, and so may be the next one.
     is_long: bool,
     /// The stream has ended, with this result.
     outcome: Option<Result<(), PumpError>>,
@@ -280,7 +280,6 @@ impl<M> Engine<M> {
         let mut one_at_a_time = None;
         if self.is_long {
             ready!(core.poll_reader(cx));
-            self.is_long = false;
             one_at_a_time = Some(OneAtATime::begin());
         }
         for _ in 0..MESSAGES_PER_POLL {
@@ -317,7 +316,7 @@ impl<M> Engine<M> {
                 return Poll::Pending;
             }
             match self.batcher.add::<Q, M>(room, &message) {
-                Ok(Added::Yes) => {}
+                Ok(Added::Yes) => self.is_long = false,
                 Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
                 Ok(Added::Long) => match self.batcher.encode_long::<Q, M>(&message) {
                     Ok(()) => {
@@ -354,6 +353,10 @@ impl<M> Engine<M> {
         cx: &mut Context<'_>,
     ) -> bool {
         let is_first = self.initial.is_some();
+        // Before a long one has been queued, no other is made.
+        if Q::encoded_len(message) > room.bytes {
+            return false;
+        }
         // Metadata shares a frame with the message.
         if self
             .initial

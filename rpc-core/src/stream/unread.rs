@@ -1,6 +1,6 @@
 //! [`Unread`]: the long messages of a server's stream that its client has not read.
 //!
-//! They are the application's memory, which its peers make it use. While the host of the client leaves some
+//! They are the application's memory, which its peers make it use. While the host of the client leaves much
 //! unread, a stream makes one long message at a time. So it goes on as its client reads, whatever other streams
 //! of the host do.
 
@@ -44,7 +44,7 @@ impl Unread {
     /// Returns true if the sender has to wait before it makes another message, and remembers it.
     pub(super) fn must_wait(&mut self) -> bool {
         let has_any = self.is_under_way || self.queued.bytes() > 0;
-        self.is_awaited = has_any && self.queued.has_some_unread();
+        self.is_awaited = has_any && self.queued.has_much_unread();
         self.is_awaited
     }
 

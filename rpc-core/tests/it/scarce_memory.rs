@@ -2,6 +2,7 @@
 //! other hosts go on.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -331,10 +332,24 @@ fn a_client_without_memory_drops_what_nobody_wants() {
     network.assert_nothing_left();
 }
 
+/// Is pending once.
+async fn pass_a_turn() {
+    let mut is_pending = true;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        match std::mem::replace(&mut is_pending, false) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        }
+    })
+    .await;
+}
+
 /// Between a handler and its stream, messages wait by number, because their length is not known yet.
 #[test]
 fn a_handler_whose_long_messages_nobody_reads_makes_few() {
-    // Eight of the second kind fit into the window of a stream.
+    // The client has fetched two, two are under way, one waits, and the handler has two in its hand. Eight of the
+    // second kind fit into the window of a stream.
     for (len, most) in [(100_000, 7), (10_000, 13), (10, 10_000)] {
         let made = Rc::<Cell<usize>>::default();
         let pair = Pair::with(&Intents::default(), Faults::none(), 0, |methods| {
@@ -342,6 +357,9 @@ fn a_handler_whose_long_messages_nobody_reads_makes_few() {
             methods.server_streaming(&ENDLESS, move |_: Request<Vec<u8>>, responses| {
                 let made = Rc::clone(&made);
                 let messages = stream(async move |mut responses| {
+                    for _ in 0..10 {
+                        pass_a_turn().await;
+                    }
                     loop {
                         responses.send(vec![7; len]).await?;
                         made.set(made.get() + 1);

@@ -231,7 +231,7 @@ impl Sending {
         };
         // The last reference to parts that were copied may be here.
         self.discard(mem::take(&mut first.before));
-        let unread = Self::count_unread(links, on, len as usize);
+        let unread = Self::count_unread(links, on, owner, len);
         let transfer = self.insert(Outgoing {
             link: on,
             id: TransferId(0),

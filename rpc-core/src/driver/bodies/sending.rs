@@ -1,6 +1,6 @@
 //! The sender's part of a long message: what it keeps of it while it is under way.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub(super) struct Outgoing {
     pub(super) is_abandoned: bool,
     /// True if no frame of it follows.
     pub(super) has_ended: bool,
-    /// Server: counts the message as unread, until nothing of it is left.
+    /// Server: counts a message of a stream as unread, until nothing of it is left.
     pub(super) _unread: Charge,
     /// Runs out at the next look.
     pub(super) timer: Option<TimerKey>,
@@ -98,8 +98,6 @@ pub(in super::super) struct Sending {
     pub(super) has_more: bool,
     /// Counts the bytes into which messages are encoded.
     pub(super) memory: Arc<PollerMemory>,
-    /// Server: the methods whose handlers have made a long message. Their next one may be long, too.
-    long_methods: HashSet<u16>,
     /// Bytes that peers may read.
     pub(super) exposed: u64,
     /// The pieces that they are in.
@@ -117,7 +115,6 @@ impl Sending {
             turns_yielded: 0,
             has_more: false,
             memory,
-            long_methods: HashSet::new(),
             exposed: 0,
             exposed_pieces: 0,
             spent: Vec::new(),
@@ -141,8 +138,7 @@ impl Sending {
     }
 
     /// Returns the number of messages.
-    #[inline]
-    pub(in super::super) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.outgoing.len()
     }
 
@@ -159,25 +155,18 @@ impl Sending {
         }
     }
 
-    /// Notes that a handler of this method has made a long message.
-    pub(in super::super) fn note_long(&mut self, method: u16) {
-        self.long_methods.insert(method);
-    }
-
-    /// Returns true if a handler of this method has made a long message before.
-    #[cold]
-    pub(in super::super) fn makes_long(&self, method: u16) -> bool {
-        self.long_methods.contains(&method)
-    }
-
-    /// Counts a message of `len` bytes which a handler has made, until it is dropped.
-    pub(in super::super) fn count_unread<T: Transport>(
+    /// Counts a message of `len` bytes of a client's stream as unread, until it is dropped.
+    pub(super) fn count_unread<T: Transport>(
         links: &Links<T>,
         link: LinkKey,
-        len: usize,
+        owner: TransferOwner,
+        len: u32,
     ) -> Charge {
-        match links.table.get(link) {
-            Some(link) if link.is_server() => link.memory.charge(Use::Unread, len as u64),
+        let link = &links[link];
+        match owner {
+            TransferOwner::Stream(_) if link.is_server() => {
+                link.memory.charge(Use::Unread, u64::from(len))
+            }
             _ => Charge::default(),
         }
     }

@@ -43,8 +43,7 @@ pub(crate) struct Outbox {
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
     pub(super) windows: ReadySet<LinkKey>,
-    /// False only if nothing waits that a turn may send, no call that it may end, and no request that is held.
-    /// Empty turns test it,
+    /// False only if nothing waits that a turn may send, and no call that a turn may end. Empty turns test it,
     /// and nothing else of this.
     any: bool,
 }

@@ -67,9 +67,6 @@ impl Stream {
             return Err(StopSending::Missing(Missing::Connection));
         };
         permit.hold();
-        if let Some(served) = self.serving().and_then(|serving| serving.served) {
-            sending.note_long(served.method);
-        }
         let begin = |link: &mut Link<_>| {
             let flags = match frame.is_last {
                 true => Flags::LAST,

@@ -93,11 +93,12 @@ impl Streams {
             return Next::Nothing;
         }
         let stream = &mut self.entries[key];
-        let (mut owes_grant, mut awaits_reader) = (false, false);
+        let (mut owes_grant, mut awaits_reader);
+        owes_grant = false;
         let stop = loop {
             let looked = stream.send_messages(links, memory);
             owes_grant |= looked.owes_grant;
-            awaits_reader |= looked.awaits_reader;
+            awaits_reader = looked.awaits_reader;
             let StopSending::Long = looked.stop else {
                 break looked.stop;
             };
@@ -108,6 +109,8 @@ impl Streams {
         if awaits_reader {
             links.outbox.awaiting_reader.insert(link, key);
             links.outbox.note_any();
+        } else {
+            links.outbox.awaiting_reader.remove(key);
         }
         if owes_grant {
             links.outbox.grants.insert(link, key);
@@ -238,7 +241,7 @@ impl Streams {
             let Some(link) = links.outbox.awaiting_reader.next_group() else {
                 break;
             };
-            if !links[link].memory.has_some_unread()
+            if !links[link].memory.has_much_unread()
                 && let Some(key) = links.outbox.awaiting_reader.pop(link)
             {
                 self.to_look.insert(key);
