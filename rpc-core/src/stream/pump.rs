@@ -127,6 +127,12 @@ impl Batcher {
         self.long = None;
     }
 
+    /// Returns true if it is a message that does not fit.
+    #[inline]
+    fn has_long(&self) -> bool {
+        self.long.is_some()
+    }
+
     /// Returns true if there is something to hand over.
     #[inline]
     fn has_any(&self) -> bool {
@@ -316,11 +322,10 @@ impl<M> Engine<M> {
                 return Poll::Pending;
             }
             match self.batcher.add::<Q, M>(room, &message) {
-                Ok(Added::Yes) => self.is_long = false,
+                Ok(Added::Yes) => {}
                 Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
                 Ok(Added::Long) => match self.batcher.encode_long::<Q, M>(&message) {
                     Ok(()) => {
-                        self.is_long = true;
                         one_at_a_time.get_or_insert_with(OneAtATime::begin);
                         ready!(self.poll_flush(core, cx))?;
                         ready!(core.poll_reader(cx));
@@ -353,8 +358,8 @@ impl<M> Engine<M> {
         cx: &mut Context<'_>,
     ) -> bool {
         let is_first = self.initial.is_some();
-        // Before a long one has been queued, no other is made.
-        if Q::encoded_len(message) > room.bytes {
+        // No other is made before it has been queued if it is long. Later ones mostly have the length of those before.
+        if is_first && Q::encoded_len(message) > room.bytes {
             return false;
         }
         // Metadata shares a frame with the message.
@@ -375,6 +380,7 @@ impl<M> Engine<M> {
         if is_sent {
             // The message says that the server has begun.
             self.initial = None;
+            self.is_long = false;
         }
         is_sent
     }
@@ -405,6 +411,7 @@ impl<M> Engine<M> {
             return Poll::Ready(Ok(()));
         }
         self.begin(core);
+        self.is_long = self.batcher.has_long();
         self.batcher.poll_flush(core, cx)
     }
 
