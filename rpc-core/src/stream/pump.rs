@@ -358,7 +358,7 @@ impl<M> Engine<M> {
         cx: &mut Context<'_>,
     ) -> bool {
         let is_first = self.initial.is_some();
-        // No other is made before it has been queued if it is long. Later ones mostly have the length of those before.
+        // No other is made before it has been queued, if it is long. Later ones mostly are as long as those before.
         if is_first && Q::encoded_len(message) > room.bytes {
             return false;
         }

@@ -93,8 +93,8 @@ impl Streams {
             return Next::Nothing;
         }
         let stream = &mut self.entries[key];
-        let (mut owes_grant, mut awaits_reader);
-        owes_grant = false;
+        let mut owes_grant = false;
+        let mut awaits_reader;
         let stop = loop {
             let looked = stream.send_messages(links, memory);
             owes_grant |= looked.owes_grant;
