@@ -250,8 +250,7 @@ impl Outbound {
         PushOutcome::Queued
     }
 
-    /// Returns true if the sender has to wait before it makes another long message. It is told when to look
-    /// again.
+    /// Returns true if the sender has to wait before it makes another long message. The driver wakes it.
     pub(super) fn must_wait_for_reader(&mut self) -> bool {
         !self.has_ended && self.unread.must_wait()
     }

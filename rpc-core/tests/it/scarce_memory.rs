@@ -4,9 +4,8 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use rpc_core::frame::{
     FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE, SEGMENTS,
@@ -14,11 +13,12 @@ use rpc_core::frame::{
 };
 use rpc_core::transport::{PeerMemory, Transport};
 use rpc_core::{
-    Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Status, Stream,
-    Streaming, stream,
+    Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Streaming,
+    stream,
 };
 use rpc_core_testing::{Faults, Network, Pair};
 
+use crate::support::made::Made;
 use crate::support::raw::{Frame, Raw, fragment, long, long_message, message, open};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
@@ -49,25 +49,8 @@ const OF_STREAM: u64 = (3 << 10) + 2 * 4352 + (8 << 10);
 struct Scene {
     pair: Pair,
     memory: PeerMemory,
-    /// Bytes of the messages that `ENDLESS` has made.
-    made: Rc<Cell<u64>>,
-}
-
-/// So many messages of 1,000 bytes. Counts their bytes.
-struct Made(usize, Rc<Cell<u64>>);
-
-impl Stream for Made {
-    type Item = Result<Vec<u8>, Status>;
-
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self(left, made) = self.get_mut();
-        if *left == 0 {
-            return Poll::Ready(None);
-        }
-        *left -= 1;
-        made.set(made.get() + 1000);
-        Poll::Ready(Some(Ok(vec![7; 1000])))
-    }
+    /// Messages of 1,000 bytes that handlers have made.
+    made: Rc<Cell<usize>>,
 }
 
 /// Runs `attack` of two clients of one host, beside which a good client's calls and streams go on. Afterwards
@@ -108,7 +91,7 @@ fn scene() -> Scene {
         max_streams: STREAMS,
         ..Intents::default()
     };
-    let made = Rc::<Cell<u64>>::default();
+    let made = Rc::<Cell<usize>>::default();
     let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
         methods.unary(&ECHO, |request: Request<Vec<u8>>| async {
             Ok(Response::new(request.into_inner()))
@@ -120,7 +103,11 @@ fn scene() -> Scene {
         for (method, count) in [(&ENDLESS, usize::MAX), (&TWENTY, 20)] {
             let made = Rc::clone(&made);
             methods.server_streaming(method, move |_: Request<Vec<u8>>, responses| {
-                let messages = Made(count, Rc::clone(&made));
+                let messages = Made {
+                    left: count,
+                    len: 1000,
+                    made: Rc::clone(&made),
+                };
                 responses.send_all(Ok(Response::new(messages)))
             });
         }
@@ -224,7 +211,7 @@ fn streams_whose_messages_cannot_leave_have_one_frame_each() {
         }
         // For each stream a frame that was sent, one that waits, as much in its handler's hand, and a message.
         let most = SHARE + SHARE / OF_STREAM * (3 * 4000 + 1000);
-        let made = scene.made.get();
+        let made = scene.made.get() as u64 * 1000;
         assert!(made > SHARE / 2 && made < most, "{made} of at most {most}");
         assert!(scene.memory.heap_in_use() < SHARE + 4 * 4352);
     });

@@ -3,18 +3,16 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 
 use rpc_core::frame::{Flags, FrameHeader};
 use rpc_core::transport::{PeerMemory, Transport};
 use rpc_core::{
-    Caller, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Status, Stream,
-    Streaming,
+    Caller, Idempotency, Intents, MethodKind, MethodSpec, Request, Response, Streaming,
 };
 use rpc_core_testing::{Faults, Pair};
 
+use crate::support::made::Made;
 use crate::support::raw::{Raw, open};
 
 /// Sends ten long messages.
@@ -47,23 +45,6 @@ struct Scene {
     made: Rc<Cell<usize>>,
 }
 
-/// So many messages. Counts them.
-struct Made(usize, Rc<Cell<usize>>);
-
-impl Stream for Made {
-    type Item = Result<Vec<u8>, Status>;
-
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self(left, made) = self.get_mut();
-        if *left == 0 {
-            return Poll::Ready(None);
-        }
-        *left -= 1;
-        made.set(made.get() + 1);
-        Poll::Ready(Some(Ok(vec![7; LEN])))
-    }
-}
-
 impl Scene {
     fn new() -> Self {
         let intents = Intents {
@@ -75,7 +56,11 @@ impl Scene {
         let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
             let made = Rc::clone(&made);
             methods.server_streaming(&LARGE_ONES, move |_: Request<Vec<u8>>, responses| {
-                let messages = Made(MESSAGES, Rc::clone(&made));
+                let messages = Made {
+                    left: MESSAGES,
+                    len: LEN,
+                    made: Rc::clone(&made),
+                };
                 responses.send_all(Ok(Response::new(messages)))
             });
         });

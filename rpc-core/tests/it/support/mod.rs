@@ -1,5 +1,6 @@
 //! Services and futures shared by the tests of calls.
 
+pub(crate) mod made;
 pub(crate) mod raw;
 pub(crate) mod streams;
 
