@@ -174,6 +174,10 @@ impl<T: {local_trait}> {name}<T> {{
     pub fn on_poller(self) -> Self {{
         Self {{ registration: self.registration.on_poller() }}
     }}
+    /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+    pub fn interceptor(self, interceptor: impl $Interceptor) -> Self {{
+        Self {{ registration: self.registration.interceptor(interceptor) }}
+    }}
 }}
 "#
     )
@@ -243,8 +247,17 @@ fn on_executor(service: &Service) -> String {
             "&*service"
         };
         let outcome = outcome(server_trait, method, this);
+        let (register, parameters) = registered(method.kind);
+        let run = register.trim_end_matches("_with");
+        let argument = match method.kind.server_streams() {
+            false => parameters.to_owned(),
+            true => format!("({parameters})"),
+        };
+        let (constants, constant) = (&service.names.methods, &method.constant);
+        let (request_codec, response_codec) = (&method.request_codec, &method.response_codec);
         format!(
-            "let service = instance.service();\ninstance.run(async move {{ {outcome}.await }}).await"
+            "instance.{run}(&super::{constants}::{constant}, ${request_codec}, ${response_codec}, {argument}, \
+             |service, {argument}| async move {{ {outcome}.await }}).await"
         )
     })
 }
@@ -274,6 +287,17 @@ fn registration(service: &Service, head: &str, handler: impl Fn(&Method) -> Stri
     format!("{head}, {parameter}: &mut $Methods) {{\n{methods}}}\n")
 }
 
+/// Returns the function of `Methods` that registers a method of this kind, and the parameters of its
+/// handler.
+fn registered(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Unary => ("unary_with", "request"),
+        Kind::ClientStreaming => ("client_streaming_with", "request"),
+        Kind::ServerStreaming => ("server_streaming_with", "request, responses"),
+        Kind::Streaming => ("streaming_with", "request, responses"),
+    }
+}
+
 fn register(service: &Service, method: &Method, handler: &str) -> String {
     let Method {
         constant,
@@ -283,12 +307,7 @@ fn register(service: &Service, method: &Method, handler: &str) -> String {
         ..
     } = method;
     let constants = &service.names.methods;
-    let (register, parameters) = match kind {
-        Kind::Unary => ("unary_with", "request"),
-        Kind::ClientStreaming => ("client_streaming_with", "request"),
-        Kind::ServerStreaming => ("server_streaming_with", "request, responses"),
-        Kind::Streaming => ("streaming_with", "request, responses"),
-    };
+    let (register, parameters) = registered(*kind);
     format!(
         r#"{{
     let instance = instance.clone();

@@ -33,6 +33,7 @@ pub mod v1 {
     pub use crate::codec::{
         GeneratedCodec, GeneratedMessage, ProstCodec, Reader, Scan, Stop, Writer, field,
     };
+    pub use crate::intercept::Interceptor;
     pub use crate::message::{IntoRequest, Request, Response};
     pub use crate::method::{Idempotency, MethodKind, MethodSpec};
     pub use crate::service::dispatch::{Methods, Service};

@@ -144,6 +144,7 @@ mod status;
 mod stream;
 
 pub mod error_details;
+pub mod intercept;
 pub mod stats;
 pub mod transport;
 

@@ -18,7 +18,17 @@ pub struct Request<T> {
     extensions: Extensions,
     peer: LentPeer,
     time: TimeAllowed,
-    waits_for_ready: Option<bool>,
+    origin: Origin,
+}
+
+/// What only one side knows of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// An application has made it. `None`: the call waits for ready as its channel says.
+    Made { waits_for_ready: Option<bool> },
+    /// A server has received it, with a message of this length. One that opens a stream of requests has
+    /// none.
+    Received { message_len: u32 },
 }
 
 /// The time limit of a call. Before the call starts it is a duration; afterwards it is a deadline.
@@ -29,6 +39,29 @@ enum TimeAllowed {
     Unlimited,
     For(Duration),
     Until(Instant),
+    /// Until this moment, whatever the current deadline is: it has been looked at.
+    Exactly(Instant),
+}
+
+/// A request without its message, whose type interceptors do not know.
+pub(crate) struct Parts<'a> {
+    pub(crate) metadata: &'a mut Metadata,
+    pub(crate) extensions: &'a mut Extensions,
+    pub(crate) peer: Option<&'a Peer>,
+    time: &'a mut TimeAllowed,
+}
+
+impl Parts<'_> {
+    /// Returns the moment at which the call ends.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.time.moment()
+    }
+
+    /// Ends the call at this moment, if it does not end earlier.
+    pub(crate) fn limit_deadline(&mut self, moment: Instant) {
+        let earlier = deadline::earlier(self.deadline(), Some(moment));
+        *self.time = earlier.map_or(TimeAllowed::Unlimited, TimeAllowed::Exactly);
+    }
 }
 
 impl<T> Request<T> {
@@ -40,7 +73,9 @@ impl<T> Request<T> {
             extensions: Extensions::new(),
             peer: LentPeer::NONE,
             time: TimeAllowed::Inherited,
-            waits_for_ready: None,
+            origin: Origin::Made {
+                waits_for_ready: None,
+            },
         }
     }
 
@@ -81,7 +116,9 @@ impl<T> Request<T> {
     /// too.
     #[must_use]
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
-        self.waits_for_ready = Some(waits);
+        self.origin = Origin::Made {
+            waits_for_ready: Some(waits),
+        };
         self
     }
 
@@ -89,10 +126,7 @@ impl<T> Request<T> {
     /// neither the client nor the server's [`DeadlinePolicy`](crate::DeadlinePolicy) limits it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        match self.time {
-            TimeAllowed::Until(deadline) => Some(deadline),
-            TimeAllowed::Inherited | TimeAllowed::Unlimited | TimeAllowed::For(_) => None,
-        }
+        self.time.moment()
     }
 
     /// Returns, in a handler, the process that has made the call, as far as it is known. On a client,
@@ -178,13 +212,15 @@ impl<T> Request<T> {
             extensions: self.extensions,
             peer: self.peer,
             time: self.time,
-            waits_for_ready: self.waits_for_ready,
+            origin: self.origin,
         }
     }
 
+    /// `message_len` is the length of the message as it has arrived.
     #[inline]
     pub(crate) fn received(
         message: T,
+        message_len: usize,
         metadata: Metadata,
         deadline: Option<Instant>,
         peer: Option<Arc<Peer>>,
@@ -196,8 +232,37 @@ impl<T> Request<T> {
             extensions: Extensions::new(),
             peer: LentPeer::new(peer),
             time,
-            waits_for_ready: None,
+            origin: Origin::Received {
+                // A frame's header has lengths of 32 bits.
+                message_len: message_len as u32,
+            },
         }
+    }
+
+    /// Returns the length of the message as it has arrived, in a handler; on a client 0.
+    pub(crate) fn received_len(&self) -> usize {
+        match self.origin {
+            Origin::Made { .. } => 0,
+            Origin::Received { message_len } => message_len as usize,
+        }
+    }
+
+    /// Returns the request without its message.
+    #[inline]
+    pub(crate) fn parts_mut(&mut self) -> Parts<'_> {
+        Parts {
+            metadata: &mut self.metadata,
+            extensions: &mut self.extensions,
+            peer: self.peer.get(),
+            time: &mut self.time,
+        }
+    }
+
+    /// Decides the deadline of a call that begins now: `after` converts a timeout.
+    #[inline]
+    pub(crate) fn settle_deadline(&mut self, after: impl FnOnce(Duration) -> Option<Instant>) {
+        let deadline = self.deadline_of_call(after);
+        self.time = deadline.map_or(TimeAllowed::Unlimited, TimeAllowed::Exactly);
     }
 
     /// Returns the moment at which the call ends if it begins `now`, or `None` if nothing limits it: for
@@ -211,7 +276,10 @@ impl<T> Request<T> {
     }
 
     pub(crate) fn waits_for_ready(&self) -> Option<bool> {
-        self.waits_for_ready
+        match self.origin {
+            Origin::Made { waits_for_ready } => waits_for_ready,
+            Origin::Received { .. } => None,
+        }
     }
 
     /// Returns the deadline of a call that starts now. `after` converts a timeout.
@@ -228,6 +296,15 @@ impl<T> Request<T> {
 }
 
 impl TimeAllowed {
+    /// Returns the moment until which the call may last, if it is one.
+    #[inline]
+    fn moment(self) -> Option<Instant> {
+        match self {
+            Self::Until(moment) | Self::Exactly(moment) => Some(moment),
+            Self::Inherited | Self::Unlimited | Self::For(_) => None,
+        }
+    }
+
     // Out of line, so that a request that sets no time only pays for the comparison.
     #[inline(never)]
     fn deadline(self, after: impl FnOnce(Duration) -> Option<Instant>) -> Option<Instant> {
@@ -236,6 +313,7 @@ impl TimeAllowed {
             Self::Unlimited => return None,
             Self::For(timeout) => after(timeout),
             Self::Until(moment) => Some(moment),
+            Self::Exactly(moment) => return Some(moment),
         };
         deadline::earlier(own, deadline::current())
     }

@@ -178,6 +178,8 @@ struct Inner {
     details: Bytes,
     metadata: Metadata,
     source: Option<Arc<dyn Error + Send + Sync>>,
+    /// An interceptor of the server has refused the call, so that its handler was not started.
+    is_refusal: bool,
 }
 
 impl Status {
@@ -200,6 +202,7 @@ impl Status {
             details: Bytes::new(),
             metadata: Metadata::new(),
             source: None,
+            is_refusal: false,
         }))
     }
 
@@ -230,6 +233,18 @@ impl Status {
             self.0.code = Code::Unknown;
         }
         self
+    }
+
+    /// Notes that the call which ends with this status is refused, so that its handler is not started.
+    pub(crate) fn into_refusal(self) -> Self {
+        let mut status = self.of_failure();
+        status.0.is_refusal = true;
+        status
+    }
+
+    /// Returns true if the call is refused.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.0.is_refusal
     }
 
     /// Returns the code.

@@ -150,8 +150,8 @@ pub mod health_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod health_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, Stream, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, Stream, fmt,
     };
 
     /// Says whether a server, or one of its services, takes calls.
@@ -273,6 +273,13 @@ pub mod health_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for HealthServer<T> {
@@ -347,9 +354,16 @@ pub mod health_server {
                     move |request| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move { Health::check(&*service, request).await })
+                                .unary(
+                                    &super::health_methods::CHECK,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    request,
+                                    |service, request| async move {
+                                        Health::check(&*service, request).await
+                                    },
+                                )
                                 .await
                         }
                     },
@@ -365,13 +379,18 @@ pub mod health_server {
                     move |request, responses| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move {
-                                    responses
-                                        .send_all(Health::watch(&*service, request).await)
-                                        .await
-                                })
+                                .server_streaming(
+                                    &super::health_methods::WATCH,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    (request, responses),
+                                    |service, (request, responses)| async move {
+                                        responses
+                                            .send_all(Health::watch(&*service, request).await)
+                                            .await
+                                    },
+                                )
                                 .await
                         }
                     },

@@ -208,8 +208,9 @@ pub mod server_reflection_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_reflection_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, Stream, Streaming,
+        fmt,
     };
 
     /// Describes the services of a server.
@@ -314,6 +315,13 @@ pub mod server_reflection_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for ServerReflectionServer<T> {
@@ -387,16 +395,21 @@ pub mod server_reflection_server {
                     move |request, responses| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move {
-                                    responses
-                                        .send_all(
-                                            ServerReflection::server_reflection_info(&*service, request)
-                                                .await,
-                                        )
-                                        .await
-                                })
+                                .streaming(
+                                    &super::server_reflection_methods::SERVER_REFLECTION_INFO,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    (request, responses),
+                                    |service, (request, responses)| async move {
+                                        responses
+                                            .send_all(
+                                                ServerReflection::server_reflection_info(&*service, request)
+                                                    .await,
+                                            )
+                                            .await
+                                    },
+                                )
                                 .await
                         }
                     },

@@ -61,8 +61,8 @@ pub mod server_reflection_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_reflection_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instance, Methods, OnExecutor, ProstCodec, Registration,
-        Request, Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, Instance, Interceptor, Methods, OnExecutor, ProstCodec,
+        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// Describes the services of a server.
@@ -180,6 +180,13 @@ pub mod server_reflection_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for ServerReflectionServer<T> {
@@ -253,16 +260,21 @@ pub mod server_reflection_server {
                     move |request, responses| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move {
-                                    responses
-                                        .send_all(
-                                            ServerReflection::server_reflection_info(&*service, request)
-                                                .await,
-                                        )
-                                        .await
-                                })
+                                .streaming(
+                                    &super::server_reflection_methods::SERVER_REFLECTION_INFO,
+                                    ProstCodec,
+                                    ProstCodec,
+                                    (request, responses),
+                                    |service, (request, responses)| async move {
+                                        responses
+                                            .send_all(
+                                                ServerReflection::server_reflection_info(&*service, request)
+                                                    .await,
+                                            )
+                                            .await
+                                    },
+                                )
                                 .await
                         }
                     },

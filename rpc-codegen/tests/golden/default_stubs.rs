@@ -7,8 +7,8 @@ pub use self::store_server::{Store, StoreServer};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod store_server {
     use ::rpc_core::codegen::v1::{
-        Arc, BoxStream, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, Stream, fmt,
+        Arc, BoxStream, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, Stream, fmt,
     };
 
     /// The service `default_stubs.Store`.
@@ -129,6 +129,13 @@ pub mod store_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for StoreServer<T> {
@@ -186,13 +193,18 @@ pub mod store_server {
                     move |request, responses| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move {
-                                    responses
-                                        .send_all(Store::watch(service, request).await)
-                                        .await
-                                })
+                                .server_streaming(
+                                    &super::store_methods::WATCH,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    (request, responses),
+                                    |service, (request, responses)| async move {
+                                        responses
+                                            .send_all(Store::watch(service, request).await)
+                                            .await
+                                    },
+                                )
                                 .await
                         }
                     },

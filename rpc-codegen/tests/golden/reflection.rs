@@ -7,8 +7,8 @@ pub use self::keys_server::{Keys, KeysServer};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod keys_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Not in the descriptors.
@@ -90,6 +90,13 @@ pub mod keys_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for KeysServer<T> {
@@ -147,9 +154,16 @@ pub mod keys_server {
                     move |request| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move { Keys::get(&*service, request).await })
+                                .unary(
+                                    &super::keys_methods::GET,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    request,
+                                    |service, request| async move {
+                                        Keys::get(&*service, request).await
+                                    },
+                                )
                                 .await
                         }
                     },
@@ -181,8 +195,8 @@ pub use self::values_server::{Values, ValuesServer};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod values_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `reflection.Values`.
@@ -264,6 +278,13 @@ pub mod values_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for ValuesServer<T> {
@@ -321,9 +342,16 @@ pub mod values_server {
                     move |request| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move { Values::get(&*service, request).await })
+                                .unary(
+                                    &super::values_methods::GET,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    request,
+                                    |service, request| async move {
+                                        Values::get(&*service, request).await
+                                    },
+                                )
                                 .await
                         }
                     },

@@ -96,8 +96,9 @@ pub mod store_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod store_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, Stream, Streaming,
+        fmt,
     };
 
     /// The service `streaming.Store`.
@@ -253,6 +254,13 @@ pub mod store_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for StoreServer<T> {
@@ -340,9 +348,16 @@ pub mod store_server {
                     move |request| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move { Store::load(&*service, request).await })
+                                .client_streaming(
+                                    &super::store_methods::LOAD,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    request,
+                                    |service, request| async move {
+                                        Store::load(&*service, request).await
+                                    },
+                                )
                                 .await
                         }
                     },
@@ -358,13 +373,18 @@ pub mod store_server {
                     move |request, responses| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move {
-                                    responses
-                                        .send_all(Store::watch(&*service, request).await)
-                                        .await
-                                })
+                                .server_streaming(
+                                    &super::store_methods::WATCH,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    (request, responses),
+                                    |service, (request, responses)| async move {
+                                        responses
+                                            .send_all(Store::watch(&*service, request).await)
+                                            .await
+                                    },
+                                )
                                 .await
                         }
                     },
@@ -380,13 +400,18 @@ pub mod store_server {
                     move |request, responses| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move {
-                                    responses
-                                        .send_all(Store::converse(&*service, request).await)
-                                        .await
-                                })
+                                .streaming(
+                                    &super::store_methods::CONVERSE,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    (request, responses),
+                                    |service, (request, responses)| async move {
+                                        responses
+                                            .send_all(Store::converse(&*service, request).await)
+                                            .await
+                                    },
+                                )
                                 .await
                         }
                     },

@@ -53,8 +53,8 @@ pub mod store_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod store_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
-        Registration, Request, Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Interceptor, Methods,
+        OnExecutor, Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Keeps values.
@@ -136,6 +136,13 @@ pub mod store_server {
                 registration: self.registration.on_poller(),
             }
         }
+
+        /// Adds an interceptor of the calls of this service. It begins after those of the server and those added before.
+        pub fn interceptor(self, interceptor: impl Interceptor) -> Self {
+            Self {
+                registration: self.registration.interceptor(interceptor),
+            }
+        }
     }
 
     impl<T> Clone for StoreServer<T> {
@@ -189,9 +196,16 @@ pub mod store_server {
                     move |request| {
                         let instance = instance.clone();
                         async move {
-                            let service = instance.service();
                             instance
-                                .run(async move { Store::get(&*service, request).await })
+                                .unary(
+                                    &super::store_methods::GET,
+                                    GeneratedCodec,
+                                    GeneratedCodec,
+                                    request,
+                                    |service, request| async move {
+                                        Store::get(&*service, request).await
+                                    },
+                                )
                                 .await
                         }
                     },

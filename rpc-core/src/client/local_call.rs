@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use super::channel::{CalledMethod, ChannelCore};
 use super::encode::{EncodedRequest, RequestLengths, decode, read_long, write_request};
+use super::intercepted::UnaryCall;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Codec;
 use crate::driver::body::BodyRef;
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
-use crate::message::{Request, Response};
+use crate::message::{Parts, Request, Response};
 use crate::method::MethodSpec;
 use crate::outcome::undecodable;
 use crate::protocol::frame::{CallId, HEADER_LEN};
@@ -413,6 +414,29 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
     fn unimplemented(&self) -> CallError {
         let path = self.method.path;
         CallError::new(Cause::Unimplemented { path }, Execution::NeverSent)
+    }
+}
+
+impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> UnaryCall for LocalCall<'_, Q, S, Req, Res> {
+    type Response = Res;
+
+    fn begin(&mut self) -> Parts<'_> {
+        let poller = &self.channel.poller;
+        self.request
+            .settle_deadline(|timeout| poller.deadline_after(timeout));
+        self.request.parts_mut()
+    }
+
+    fn method(&self) -> &'static MethodSpec {
+        self.method
+    }
+
+    fn request_len(&self) -> usize {
+        Q::encoded_len(self.request.get_ref())
+    }
+
+    fn response_len(response: &Res) -> usize {
+        S::encoded_len(response)
     }
 }
 

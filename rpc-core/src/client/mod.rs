@@ -7,42 +7,81 @@
 mod caller;
 pub(crate) mod channel;
 pub(crate) mod encode;
+pub(crate) mod intercepted;
 mod local_call;
 pub(crate) mod local_turn;
 pub(crate) mod streaming;
 
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_core::Stream;
 
 pub use self::caller::{Caller, SendCaller};
 use self::channel::ChannelCore;
+use self::intercepted::{MaybeIntercepted, begin_stream, intercepted};
 use self::local_call::LocalCall;
 use self::streaming::OpenCall;
 use crate::call_error::CallError;
 use crate::codec::{Codec, MessageBuf};
+use crate::intercept::{Chain, Interceptor};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::method::remote::RemoteMethods;
+use crate::stream::intercepted::InterceptedStream;
 use crate::stream::streaming::Streaming;
 
 /// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
 /// closes when the last clone and the last call on it are dropped.
 #[derive(Clone)]
-pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
+pub struct LocalChannel {
+    core: Rc<ChannelCore>,
+    chain: Option<Arc<Chain>>,
+}
 
 impl LocalChannel {
+    pub(crate) fn new(core: ChannelCore) -> Self {
+        Self {
+            core: Rc::new(core),
+            chain: None,
+        }
+    }
+
+    /// Returns a channel over the same connection whose calls have this interceptor, too. It begins
+    /// after those that the channel has.
+    #[must_use]
+    pub fn with_interceptor(&self, interceptor: impl Interceptor) -> Self {
+        let added: [Arc<dyn Interceptor>; 1] = [Arc::new(interceptor)];
+        let clock = self.core.poller.poller_counters().clock();
+        Self {
+            core: Rc::clone(&self.core),
+            chain: Chain::and(self.chain.as_ref(), &added, clock),
+        }
+    }
+
     /// Allocates memory for a message: see [`LocalPoller::allocate`](crate::LocalPoller::allocate).
     #[must_use]
     pub fn allocate(&self, len: usize) -> MessageBuf {
-        self.0.poller.allocate(len)
+        self.core.poller.allocate(len)
     }
 
     /// Returns the methods that the server has named: see [`Channel::methods`](crate::Channel::methods).
     #[must_use]
     pub fn methods(&self) -> RemoteMethods {
-        self.0.methods()
+        self.core.methods()
+    }
+}
+
+impl LocalChannel {
+    /// Asks the interceptors whether a stream may be opened.
+    async fn begin_stream<R>(
+        &self,
+        method: &'static MethodSpec,
+        request: &mut Request<R>,
+    ) -> Result<Option<Box<InterceptedStream>>, CallError> {
+        let after = |timeout| self.core.poller.deadline_after(timeout);
+        begin_stream(self.chain.as_ref(), method, request, after).await
     }
 }
 
@@ -55,48 +94,57 @@ impl Caller for LocalChannel {
         _: Q,
         _: S,
     ) -> impl Future<Output = Result<Response<Res>, CallError>> {
-        LocalCall::<Q, S, Req, Res>::new(&self.0, method, request)
+        let call = LocalCall::<Q, S, Req, Res>::new(&self.core, method, request);
+        match &self.chain {
+            None => MaybeIntercepted::Plain { call },
+            Some(chain) => MaybeIntercepted::Intercepted {
+                call: intercepted(chain, call),
+            },
+        }
     }
 
     async fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
-        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        mut request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
     ) -> Result<Response<Res>, CallError> {
-        let channel = &*self.0;
-        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        let channel = &*self.core;
+        let interceptors = self.begin_stream(method, &mut request).await?;
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.response().await
     }
 
     async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
-        request: Request<Req>,
+        mut request: Request<Req>,
         _: Q,
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
-        let channel = &*self.0;
-        let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
+        let channel = &*self.core;
+        let interceptors = self.begin_stream(method, &mut request).await?;
+        let call = OpenCall::open::<Q, S, Req>(channel, method, &request, interceptors);
         call.begun().await
     }
 
     async fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
-        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        mut request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
-        let channel = &*self.0;
-        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        let channel = &*self.core;
+        let interceptors = self.begin_stream(method, &mut request).await?;
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.begun().await
     }
 }
 
 impl fmt::Debug for LocalChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LocalChannel({})", self.0.address())
+        write!(f, "LocalChannel({})", self.core.address())
     }
 }

@@ -32,6 +32,7 @@ use crate::stats::CalledStream;
 use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
 use crate::stream::end::StreamEnd;
+use crate::stream::intercepted::InterceptedStream;
 use crate::stream::request::request_pump;
 use crate::stream::streaming::{KeepAlive, Streaming};
 use crate::stream::turns::Turns;
@@ -153,6 +154,7 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         channel: &'a C,
         method: &'static MethodSpec,
         request: &Request<Req>,
+        mut interceptors: Option<Box<InterceptedStream>>,
     ) -> Self
     where
         Q: Codec<Req>,
@@ -166,8 +168,11 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
             write_request::<Q, Req>(request, lengths, method, &mut frame[HEADER_LEN..]);
             (frame, Chunks::new())
         };
+        if let Some(interceptors) = &mut interceptors {
+            interceptors.messages.request_len = lengths.message;
+        }
         let opening = opening(channel, method, request, lengths.metadata, encoded);
-        Self::new::<S>(channel, opening).0
+        Self::new::<S>(channel, opening, interceptors).0
     }
 
     /// Opens a call with a stream of request messages.
@@ -175,6 +180,7 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         channel: &'a C,
         method: &'static MethodSpec,
         request: Request<St>,
+        interceptors: Option<Box<InterceptedStream>>,
     ) -> Self
     where
         Q: Codec<Req>,
@@ -188,18 +194,26 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         let encoded = (frame, Chunks::new());
         let mut opening = opening(channel, method, &request, metadata_len, encoded);
         opening.sends_messages = true;
-        let (mut call, core) = Self::new::<S>(channel, opening);
+        let (mut call, core) = Self::new::<S>(channel, opening, interceptors);
         let pump = request_pump::<Q, Req, St>(core, request.into_inner());
         call.messages.attach_pump(pump);
         call
     }
 
-    fn new<S: Codec<Res>>(channel: &'a C, opening: StreamRequest) -> (Self, Arc<StreamCore>) {
+    fn new<S: Codec<Res>>(
+        channel: &'a C,
+        opening: StreamRequest,
+        interceptors: Option<Box<InterceptedStream>>,
+    ) -> (Self, Arc<StreamCore>) {
         let core = channel.new_core();
         let max_response_len = opening.spec.max_response_len;
+        let mut messages = Streaming::of_server(Arc::clone(&core), Decode::with::<S>())
+            .with_limit(max_response_len);
+        if let Some(interceptors) = interceptors {
+            messages.intercept(interceptors);
+        }
         let call = Self {
-            messages: Streaming::of_server(Arc::clone(&core), Decode::with::<S>())
-                .with_limit(max_response_len),
+            messages,
             waiting: Waiting {
                 channel,
                 number: channel.open(&core, opening),

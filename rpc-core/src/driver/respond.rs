@@ -39,7 +39,7 @@ impl Handlers {
                 self.respond_long(connections, call, handler, handler_key, len)
             }
             Served::Failed(status) => self.respond_status(connections, call, status),
-            Served::Undecodable(status) => {
+            Served::NotStarted(status) => {
                 self.respond_failure(connections, call, status, Started::NOT)
             }
             // The caller parks the handler.

@@ -144,7 +144,7 @@ impl Serving {
         let Some(call) = state.streams.served_of(key) else {
             unreachable!("the request was counted");
         };
-        if !matches!(outcome, Served::Undecodable(_)) {
+        if !matches!(outcome, Served::NotStarted(_)) {
             connections.counters.started(call.served.method);
         }
         state.streams.set_deadline(key, &mut state.links, deadline);
@@ -200,7 +200,7 @@ impl Serving {
             }
             Served::Long(handler_key, len) => BlockedResponse::Kept { handler_key, len },
             Served::Failed(status) => BlockedResponse::Failed(status, Started::Maybe),
-            Served::Undecodable(status) => BlockedResponse::Failed(status, Started::NOT),
+            Served::NotStarted(status) => BlockedResponse::Failed(status, Started::NOT),
             // The caller parks the handler.
             Served::Pending(_) => return false,
         };

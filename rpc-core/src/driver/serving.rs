@@ -134,7 +134,7 @@ impl Serving {
                 }
                 connections.counters.started(header.selector);
             }
-            Served::Undecodable(status) => {
+            Served::NotStarted(status) => {
                 self.handlers.lent_task.set(Some((key, waker)));
                 connections.release_request(link, body);
                 self.handlers

@@ -159,11 +159,8 @@ impl LocalPoller {
     /// Returns [`ConnectError`] if the handshake fails or times out. No request has been sent.
     pub fn connect(&self, address: &str) -> Result<LocalChannel, ConnectError> {
         let connected = self.driver.connect(address, self.connect_timeout)?;
-        Ok(LocalChannel(Rc::new(ChannelCore::new(
-            Rc::clone(&self.driver),
-            address,
-            connected,
-        ))))
+        let core = ChannelCore::new(Rc::clone(&self.driver), address, connected);
+        Ok(LocalChannel::new(core))
     }
 
     /// Allocates memory for a message of this poller, which goes out without a copy when it is a field

@@ -9,6 +9,7 @@ use super::shutdown::Shutdown;
 use crate::catch_panic::catch_panic;
 use crate::deadline::DeadlinePolicy;
 use crate::driver::age::ConnectionAge;
+use crate::intercept::Interceptor;
 use crate::limits::{Intents, intent_setters};
 use crate::peer::{Peer, TrustForwarded};
 use crate::service::dispatch::Service;
@@ -22,6 +23,7 @@ pub struct ServerBuilder<F> {
     pub(super) fabric: F,
     pub(super) services: Vec<Arc<dyn Service>>,
     pub(super) executor: Option<Arc<dyn Executor>>,
+    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) deadlines: DeadlinePolicy,
@@ -50,6 +52,13 @@ impl<F: Fabric> ServerBuilder<F> {
     /// its handlers need not be `Send`.
     pub fn executor(mut self, executor: impl Executor) -> Self {
         self.executor = Some(Arc::new(executor));
+        self
+    }
+
+    /// Adds an interceptor of the calls of all services. It begins after those added before, and before
+    /// those of a service. See [`intercept`](crate::intercept). Default: none.
+    pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        self.interceptors.push(Arc::new(interceptor));
         self
     }
 

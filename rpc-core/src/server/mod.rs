@@ -157,6 +157,7 @@ impl Server {
             fabric: device.clone(),
             services: Vec::new(),
             executor: None,
+            interceptors: Vec::new(),
             intents: Intents::default(),
             max_concurrent_calls: None,
             deadlines: DeadlinePolicy::default(),

@@ -114,6 +114,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 fabric: self.fabric.clone(),
                 services: self.services.clone(),
                 executor: self.executor.clone(),
+                interceptors: self.interceptors.clone(),
                 intents: self.intents.clone(),
                 max_concurrent_calls: self.max_concurrent_calls,
                 deadlines: self.deadlines,

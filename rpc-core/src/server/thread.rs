@@ -17,6 +17,7 @@ use crate::deadline::DeadlinePolicy;
 use crate::driver::Driver;
 use crate::driver::age::ConnectionAge;
 use crate::driver::wakeup::Wakeup;
+use crate::intercept::Interceptor;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
@@ -34,6 +35,7 @@ pub(super) struct PollerSetup<F: Fabric> {
     pub(super) fabric: F,
     pub(super) services: Vec<Arc<dyn Service>>,
     pub(super) executor: Option<Arc<dyn Executor>>,
+    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) deadlines: DeadlinePolicy,
@@ -101,6 +103,7 @@ impl<F: Fabric> PollerSetup<F> {
         if let Some(executor) = &self.executor {
             methods.set_executor(Arc::clone(executor));
         }
+        methods.set_interceptors(&self.interceptors, &Clock::system());
         let served = self.services.iter();
         methods.set_services(
             served

@@ -4,6 +4,7 @@
 //! its number.
 
 use std::fmt;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,9 +12,12 @@ use super::executor::Executor;
 use super::handler::Handler;
 use super::handler_cells::HandlerCells;
 use super::input::{Input, Message, Messages, WithResponses};
+use super::intercepted::intercepted;
 use super::limited::Limited;
+use crate::clock::Clock;
 use crate::codec::{Codec, ProstCodec};
 use crate::deadline::DeadlinePolicy;
+use crate::intercept::{Chain, Interceptor};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::status::Status;
@@ -109,6 +113,12 @@ pub struct Methods {
     max_concurrent_calls: Option<u32>,
     deadline_policy: DeadlinePolicy,
     executor: Option<Arc<dyn Executor>>,
+    /// The interceptors of the methods that are registered now.
+    chain: Option<Arc<Chain>>,
+    clock: Clock,
+    /// The handlers of the methods that are registered now run on an executor, and their interceptors
+    /// with them.
+    registers_on_executor: bool,
     /// The numbers of the methods whose handlers run on an executor.
     on_executor: Vec<u16>,
     services: Vec<ServedService>,
@@ -266,12 +276,61 @@ impl Methods {
         S: Codec<Res>,
         Res: 'static,
     {
+        match &self.chain {
+            Some(chain) if !self.registers_on_executor => {
+                let method = Rc::new((Arc::clone(chain), handler));
+                self.add_cells::<_, _, I, S, Res>(spec, move |argument| {
+                    let method = Rc::clone(&method);
+                    async move {
+                        let (chain, handler) = &*method;
+                        intercepted::<I, S, Res, _, F>(&**chain, spec, argument, handler).await
+                    }
+                });
+            }
+            _ => self.add_cells::<H, F, I, S, Res>(spec, handler),
+        }
+    }
+
+    fn add_cells<H, F, I, S, Res>(&mut self, spec: &'static MethodSpec, handler: H)
+    where
+        H: Fn(I::Argument) -> F + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+        I: Input + 'static,
+        S: Codec<Res>,
+        Res: 'static,
+    {
         let cells = HandlerCells::<H, F, I, S, Res>::new(spec.path, handler);
         let handler: Rc<dyn Handler> = match Limited::of(spec, cells) {
             Ok(limited) => Rc::new(limited),
             Err(cells) => Rc::new(cells),
         };
         self.entries.push((spec, handler));
+    }
+
+    /// Sets the interceptors of the services that are registered from now on: see
+    /// [`ServerBuilder::interceptor`](crate::server::ServerBuilder::interceptor). `clock` is that of
+    /// the poller.
+    #[doc(hidden)]
+    pub fn set_interceptors(&mut self, interceptors: &[Arc<dyn Interceptor>], clock: &Clock) {
+        self.clock = clock.clone();
+        self.chain = Chain::and(None, interceptors, clock);
+    }
+
+    /// Registers methods with further interceptors, which begin after those of the server.
+    pub(super) fn register_intercepted(
+        &mut self,
+        interceptors: &[Arc<dyn Interceptor>],
+        register: impl FnOnce(&mut Self),
+    ) {
+        let chain = Chain::and(self.chain.as_ref(), interceptors, &self.clock);
+        let before = mem::replace(&mut self.chain, chain);
+        register(self);
+        self.chain = before;
+    }
+
+    /// Returns the interceptors of the methods that are registered now.
+    pub(super) fn chain(&self) -> Option<&Arc<Chain>> {
+        self.chain.as_ref()
     }
 
     /// Sets the executor for the services that are registered from now on, unless they choose
@@ -300,7 +359,9 @@ impl Methods {
     /// Notes that the handlers of the methods that `register` adds run on an executor.
     pub(super) fn register_on_executor(&mut self, register: impl FnOnce(&mut Self)) {
         let first = self.entries.len();
+        let before = mem::replace(&mut self.registers_on_executor, true);
         register(self);
+        self.registers_on_executor = before;
         // More methods than there are numbers are never called.
         let numbers = (first..self.entries.len()).filter_map(|number| u16::try_from(number).ok());
         self.on_executor.extend(numbers);

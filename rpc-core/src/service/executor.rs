@@ -11,9 +11,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::message::Response;
+use super::input::{Input, Message, Messages, WithResponses};
+use super::intercepted::intercepted;
+use crate::codec::{Codec, ProstCodec};
+use crate::intercept::Chain;
+use crate::message::{Request, Response};
+use crate::method::MethodSpec;
 use crate::offload::{Offloaded, Spawned, offload};
 use crate::status::Status;
+use crate::stream::responses::Responses;
+use crate::stream::streaming::Streaming;
 
 /// Runs the handlers of a service that must not run on a poller: the application's own runtime.
 ///
@@ -44,16 +51,26 @@ impl<F: Fn(Spawned) + Send + Sync + 'static> Executor for F {
 pub struct OnExecutor<T> {
     service: Arc<T>,
     executor: Arc<dyn Executor>,
+    /// The interceptors of the service, which run on the executor, too.
+    chain: Option<Arc<Chain>>,
 }
 
 impl<T> OnExecutor<T> {
     /// Combines a service with the executor that runs its handlers.
     pub fn new(service: Arc<T>, executor: impl Executor) -> Self {
-        Self::shared(service, Arc::new(executor))
+        Self::shared(service, Arc::new(executor), None)
     }
 
-    pub(super) fn shared(service: Arc<T>, executor: Arc<dyn Executor>) -> Self {
-        Self { service, executor }
+    pub(super) fn shared(
+        service: Arc<T>,
+        executor: Arc<dyn Executor>,
+        chain: Option<Arc<Chain>>,
+    ) -> Self {
+        Self {
+            service,
+            executor,
+            chain,
+        }
     }
 
     /// Returns the service, to be owned by a handler's future.
@@ -80,6 +97,114 @@ impl<T> OnExecutor<T> {
         });
         self.executor.spawn(spawned);
         offloaded
+    }
+}
+
+/// What generated code calls, by the kind of the method. `handler` makes the future of the call, on the
+/// executor, where the service's interceptors run before.
+impl<T: Send + Sync + 'static> OnExecutor<T> {
+    /// Runs the handler of a unary method.
+    pub fn unary<Q, S, Req, Res, F>(
+        &self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        request: Request<Req>,
+        handler: impl FnOnce(Arc<T>, Request<Req>) -> F + Send + 'static,
+    ) -> Offloaded<Result<Response<Res>, Status>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: Send + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + Send + 'static,
+    {
+        self.run_intercepted::<Message<Q, Req>, S, Res, F>(spec, request, handler)
+    }
+
+    /// Runs the handler of a client-streaming method.
+    pub fn client_streaming<Q, S, Req, Res, F>(
+        &self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        request: Request<Streaming<Req>>,
+        handler: impl FnOnce(Arc<T>, Request<Streaming<Req>>) -> F + Send + 'static,
+    ) -> Offloaded<Result<Response<Res>, Status>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: Send + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + Send + 'static,
+    {
+        self.run_intercepted::<Messages<Q, Req>, S, Res, F>(spec, request, handler)
+    }
+
+    /// Runs the handler of a server-streaming method.
+    pub fn server_streaming<Q, S, Req, Res, F>(
+        &self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        request: (Request<Req>, Responses<S, Res>),
+        handler: impl FnOnce(Arc<T>, (Request<Req>, Responses<S, Res>)) -> F + Send + 'static,
+    ) -> Offloaded<Result<Response<()>, Status>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<()>, Status>> + Send + 'static,
+    {
+        type I<Q, S, Req, Res> = WithResponses<Message<Q, Req>, S, Res>;
+        self.run_intercepted::<I<Q, S, Req, Res>, ProstCodec, (), F>(spec, request, handler)
+    }
+
+    /// Runs the handler of a method with streams in both directions.
+    pub fn streaming<Q, S, Req, Res, F>(
+        &self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        request: (Request<Streaming<Req>>, Responses<S, Res>),
+        handler: impl FnOnce(Arc<T>, (Request<Streaming<Req>>, Responses<S, Res>)) -> F + Send + 'static,
+    ) -> Offloaded<Result<Response<()>, Status>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<()>, Status>> + Send + 'static,
+    {
+        type I<Q, S, Req, Res> = WithResponses<Messages<Q, Req>, S, Res>;
+        self.run_intercepted::<I<Q, S, Req, Res>, ProstCodec, (), F>(spec, request, handler)
+    }
+
+    fn run_intercepted<I, S, Res, F>(
+        &self,
+        spec: &'static MethodSpec,
+        argument: I::Argument,
+        handler: impl FnOnce(Arc<T>, I::Argument) -> F + Send + 'static,
+    ) -> Offloaded<Result<Response<Res>, Status>>
+    where
+        I: Input + 'static,
+        I::Argument: Send,
+        S: Codec<Res>,
+        Res: Send + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + Send + 'static,
+    {
+        let service = Arc::clone(&self.service);
+        match &self.chain {
+            None => self.run(async move { handler(service, argument).await }),
+            Some(chain) => {
+                let handler = move |argument| handler(service, argument);
+                let chain = Arc::clone(chain);
+                self.run(intercepted::<I, S, Res, _, F>(
+                    chain, spec, argument, handler,
+                ))
+            }
+        }
     }
 }
 

@@ -49,8 +49,19 @@ pub(crate) enum Served {
     Pending(HandlerKey),
     /// The handler has failed.
     Failed(Status),
-    /// The request could not be decoded, and the handler was not started.
-    Undecodable(Status),
+    /// The handler was not started: the request could not be decoded, or an interceptor has refused it.
+    NotStarted(Status),
+}
+
+impl Served {
+    /// The handler's future has completed with a status.
+    #[cold]
+    pub(super) fn of_failure(status: Status) -> Self {
+        match status.is_refusal() {
+            true => Self::NotStarted(status),
+            false => Self::Failed(status),
+        }
+    }
 }
 
 /// A method as seen by the driver, with the types of its messages and futures erased.

@@ -115,7 +115,7 @@ where
         let served = match polled {
             Ok(Ok(Some(served))) => served,
             Ok(Ok(None)) => return Served::Pending(self.keep_future(cell, key, deadline)),
-            Ok(Err(status)) => Served::Failed(status),
+            Ok(Err(status)) => Served::of_failure(status),
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
                 let _ = catch_panic(|| cell.as_mut().set(None));
@@ -213,8 +213,8 @@ where
     ) -> Served {
         match catch_panic(|| I::receive_long(request, long)) {
             Ok(Ok(receiving)) => self.receive(receiving, None, request.deadline, cx, out),
-            Ok(Err(status)) => Served::Undecodable(status),
-            Err(panicked) => Served::Undecodable(panicked.report(self.path)),
+            Ok(Err(status)) => Served::NotStarted(status),
+            Err(panicked) => Served::NotStarted(panicked.report(self.path)),
         }
     }
 
@@ -267,7 +267,7 @@ where
         if let Some(key) = key {
             self.kept.borrow_mut().remove(key.0 as usize);
         }
-        Served::Undecodable(status)
+        Served::NotStarted(status)
     }
 }
 
@@ -301,7 +301,7 @@ where
             self.poll_and_encode(cell.as_mut(), cx, out)
         });
         match self.after_poll(cell, polled, None, request.deadline) {
-            Served::Failed(status) if !has_started => Served::Undecodable(status),
+            Served::Failed(status) if !has_started => Served::NotStarted(status),
             served => served,
         }
     }

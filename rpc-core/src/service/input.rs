@@ -11,13 +11,15 @@ use std::sync::atomic::Ordering;
 use super::handler::RawRequest;
 use crate::codec::LongMessage;
 use crate::codec::{Codec, DecodeError};
-use crate::message::Request;
+use crate::intercept::Side;
+use crate::message::{Parts, Request};
 use crate::metadata::Metadata;
 use crate::method::MethodKind;
 use crate::peer::{Peer, take_reserved};
 use crate::status::Status;
 use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
+use crate::stream::intercepted::CallMessages;
 use crate::stream::responses::Responses;
 use crate::stream::streaming::Streaming;
 
@@ -29,6 +31,12 @@ pub(super) trait Input {
 
     /// Decodes the request.
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status>;
+
+    /// Returns the request without its message.
+    fn parts(argument: &mut Self::Argument) -> Parts<'_>;
+
+    /// Returns what counts the messages of the call, from now on.
+    fn messages(argument: &mut Self::Argument) -> CallMessages;
 
     /// Decodes a request whose message is long, perhaps beside the poller. By default, the message is
     /// none of the argument.
@@ -59,10 +67,26 @@ impl<Q: Codec<Req>, Req: 'static> Input for Message<Q, Req> {
     #[inline(always)]
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let metadata = metadata(&request)?;
+        let len = request.message.len();
         let message = Q::decode(request.message);
         let message = message.map_err(|error| undecodable_message(&error))?;
         let (deadline, peer) = (request.deadline, request.peer.take());
-        Ok(Request::received(message, metadata, deadline, peer))
+        Ok(Request::received(message, len, metadata, deadline, peer))
+    }
+
+    #[inline]
+    fn parts(argument: &mut Self::Argument) -> Parts<'_> {
+        argument.parts_mut()
+    }
+
+    #[inline]
+    fn messages(argument: &mut Self::Argument) -> CallMessages {
+        CallMessages {
+            kind: Self::KIND,
+            side: Side::Server,
+            request_len: argument.received_len(),
+            stream: None,
+        }
     }
 
     fn receive_long(
@@ -71,14 +95,15 @@ impl<Q: Codec<Req>, Req: 'static> Input for Message<Q, Req> {
     ) -> Result<Receiving<Self::Argument>, Status> {
         let metadata = metadata(&request)?;
         let decoding = Q::begin_decode(&long.message, long.share_from);
-        let copied_in = Arc::clone(&long.copied_in);
+        let (copied_in, len) = (Arc::clone(&long.copied_in), long.message.len());
         let (deadline, peer) = (request.deadline, request.peer.take());
         Ok(Box::pin(async move {
             let decoded = decoding.finish().await;
             let decoded = decoded.map_err(|error| undecodable_message(&error))?;
             // The count publishes nothing else.
             copied_in.fetch_add(decoded.copied_len as u64, Ordering::Relaxed);
-            Ok(Request::received(decoded.message, metadata, deadline, peer))
+            let message = decoded.message;
+            Ok(Request::received(message, len, metadata, deadline, peer))
         }))
     }
 }
@@ -91,7 +116,20 @@ impl<Q: Codec<Req>, Req: 'static> Input for Messages<Q, Req> {
         let metadata = metadata(&request)?;
         let messages = Streaming::of_client(stream_of(request)?, Decode::with::<Q>());
         let (deadline, peer) = (request.deadline, request.peer.take());
-        Ok(Request::received(messages, metadata, deadline, peer))
+        Ok(Request::received(messages, 0, metadata, deadline, peer))
+    }
+
+    fn parts(argument: &mut Self::Argument) -> Parts<'_> {
+        argument.parts_mut()
+    }
+
+    fn messages(argument: &mut Self::Argument) -> CallMessages {
+        CallMessages {
+            kind: Self::KIND,
+            side: Side::Server,
+            request_len: 0,
+            stream: Some(argument.get_mut().count()),
+        }
     }
 }
 
@@ -106,6 +144,18 @@ impl<I: Input, S: Codec<Res>, Res: 'static> Input for WithResponses<I, S, Res> {
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let argument = I::receive(request)?;
         Ok((argument, Responses::new(stream_of(request)?)))
+    }
+
+    fn parts((argument, _): &mut Self::Argument) -> Parts<'_> {
+        I::parts(argument)
+    }
+
+    fn messages((argument, responses): &mut Self::Argument) -> CallMessages {
+        CallMessages {
+            kind: Self::KIND,
+            stream: Some(Arc::clone(responses.core())),
+            ..I::messages(argument)
+        }
     }
 
     fn receive_long(

@@ -57,7 +57,7 @@ impl<H: Handler> Handler for Limited<H> {
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
         let (len, limit) = (request.message.len(), self.longest_request);
         if len > limit {
-            return Served::Undecodable(too_long(len, limit, Direction::Request));
+            return Served::NotStarted(too_long(len, limit, Direction::Request));
         }
         self.check(self.handler.serve(request, cx, out))
     }

@@ -5,6 +5,7 @@ pub(crate) mod executor;
 pub(crate) mod handler;
 mod handler_cells;
 mod input;
+mod intercepted;
 mod limited;
 pub(crate) mod registration;
 mod response_lengths;

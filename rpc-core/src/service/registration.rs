@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::dispatch::Methods;
 use super::executor::{Executor, OnExecutor};
+use crate::intercept::Interceptor;
 
 /// A generated server: the instances of its service, and the place where their handlers run.
 ///
@@ -19,6 +20,7 @@ pub struct Registration<T> {
     instances: Instances<T>,
     place: Place,
     offload: Option<Offload<T>>,
+    interceptors: Vec<Arc<dyn Interceptor>>,
 }
 
 /// Registers the methods of a service on an executor.
@@ -41,6 +43,7 @@ impl<T: Send + Sync + 'static> Registration<T> {
             instances: Instances::shared(instance),
             place: Place::Server,
             offload: Some(offload),
+            interceptors: Vec::new(),
         }
     }
 
@@ -60,7 +63,15 @@ impl<T: 'static> Registration<T> {
             instances: Instances::per_poller(make),
             place: Place::Server,
             offload: None,
+            interceptors: Vec::new(),
         }
+    }
+
+    /// Adds an interceptor, which begins after those of the server and those added before.
+    #[must_use]
+    pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        self.interceptors.push(Arc::new(interceptor));
+        self
     }
 
     /// Runs the handlers on the pollers.
@@ -78,14 +89,17 @@ impl<T: 'static> Registration<T> {
             Place::Executor(executor) => Some(Arc::clone(executor)),
         };
         let instance = self.instances.instance();
-        match executor.zip(self.offload) {
-            Some((executor, offload)) => {
-                let service = OnExecutor::shared(instance.arc(), executor);
-                let instance = Instance::new(Arc::new(service));
-                methods.register_on_executor(|methods| offload(instance, methods));
+        methods.register_intercepted(&self.interceptors, |methods| {
+            match executor.zip(self.offload) {
+                Some((executor, offload)) => {
+                    let chain = methods.chain().cloned();
+                    let service = OnExecutor::shared(instance.arc(), executor, chain);
+                    let instance = Instance::new(Arc::new(service));
+                    methods.register_on_executor(|methods| offload(instance, methods));
+                }
+                None => on_poller(instance, methods),
             }
-            None => on_poller(instance, methods),
-        }
+        });
     }
 }
 
@@ -95,6 +109,7 @@ impl<T> Clone for Registration<T> {
             instances: self.instances.clone(),
             place: self.place.clone(),
             offload: self.offload,
+            interceptors: self.interceptors.clone(),
         }
     }
 }

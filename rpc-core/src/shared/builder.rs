@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::channel::Channel;
 use super::error::ChannelError;
 use super::open::ChannelSettings;
 use super::source::PollerSource;
+use crate::intercept::Interceptor;
 use crate::limits::{Intents, intent_setters};
 use crate::transport::Fabric;
 
@@ -58,7 +60,7 @@ impl<S> fmt::Debug for ChannelBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChannelBuilder")
             .field("intents", &self.intents)
-            .field("settings", &self.settings)
+            .field("address", &self.settings.address)
             .finish_non_exhaustive()
     }
 }
@@ -100,6 +102,13 @@ impl<S: PollerSource> ChannelBuilder<S> {
     /// specify it themselves. Default: `false`.
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
         self.settings.waits_for_ready = waits;
+        self
+    }
+
+    /// Adds an interceptor of the calls of this channel. It begins after those added before. See
+    /// [`intercept`](crate::intercept).
+    pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        self.settings.interceptors.push(Arc::new(interceptor));
         self
     }
 

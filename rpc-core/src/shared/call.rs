@@ -11,11 +11,12 @@ use super::submissions::{PollerHandle, Shared};
 use super::unsent::UnaryRequest;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
+use crate::client::intercepted::UnaryCall;
 use crate::clock::deadline_after;
 use crate::codec::Codec;
 use crate::driver::waiters::WaiterKey;
 use crate::limits::{LengthLimit, MessageLimit};
-use crate::message::{Request, Response};
+use crate::message::{Parts, Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stats::is_timed_here;
@@ -197,6 +198,29 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
                 .unwrap_or(self.shared.waits_for_ready),
         };
         handle.submit(request);
+    }
+}
+
+impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> UnaryCall for SharedCall<'_, Q, S, Req, Res> {
+    type Response = Res;
+
+    fn begin(&mut self) -> Parts<'_> {
+        let clock = &self.shared.clock;
+        self.request
+            .settle_deadline(|timeout| deadline_after(clock.now(), timeout));
+        self.request.parts_mut()
+    }
+
+    fn method(&self) -> &'static MethodSpec {
+        self.method
+    }
+
+    fn request_len(&self) -> usize {
+        Q::encoded_len(self.request.get_ref())
+    }
+
+    fn response_len(response: &Res) -> usize {
+        S::encoded_len(response)
     }
 }
 

@@ -13,13 +13,17 @@ use super::stream_call::PollerStreams;
 use super::submissions::{PollerHandle, Shared};
 use crate::call_error::CallError;
 use crate::client::SendCaller;
+use crate::client::intercepted::{begin_stream, intercepted};
 use crate::client::streaming::OpenCall;
+use crate::clock::deadline_after;
 use crate::codec::{Codec, MessageBuf};
+use crate::intercept::{Chain, Interceptor};
 use crate::limits::Limits;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::method::remote::RemoteMethods;
 use crate::stats::Stats;
+use crate::stream::intercepted::InterceptedStream;
 use crate::stream::streaming::Streaming;
 use crate::transport::ConnectError;
 
@@ -35,25 +39,46 @@ use crate::transport::ConnectError;
 ///
 /// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]
-pub struct Channel(pub(super) Arc<Shared>);
+pub struct Channel {
+    shared: Arc<Shared>,
+    chain: Option<Arc<Chain>>,
+}
 
 impl Channel {
+    pub(super) fn new(shared: Shared, interceptors: &[Arc<dyn Interceptor>]) -> Self {
+        Self {
+            chain: Chain::and(None, interceptors, &shared.clock),
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Returns a channel over the same connections whose calls have this interceptor, too. It begins
+    /// after those that the channel has.
+    #[must_use]
+    pub fn with_interceptor(&self, interceptor: impl Interceptor) -> Self {
+        let added: [Arc<dyn Interceptor>; 1] = [Arc::new(interceptor)];
+        Self {
+            shared: Arc::clone(&self.shared),
+            chain: Chain::and(self.chain.as_ref(), &added, &self.shared.clock),
+        }
+    }
+
     /// Returns the state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectivityState {
-        self.0.connectivity.state()
+        self.shared.connectivity.state()
     }
 
     /// Returns the error of the latest failed attempt to connect, if any attempt has failed.
     #[must_use]
     pub fn latest_error(&self) -> Option<Arc<ConnectError>> {
-        self.0.connectivity.latest_error()
+        self.shared.connectivity.latest_error()
     }
 
     /// Returns a watch that reports changes of [`state`](Self::state) from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch::new(&self.0.connectivity)
+        Watch::new(&self.shared.connectivity)
     }
 
     /// Returns the methods of the server that the channel has connected to latest, or `None` before the
@@ -65,13 +90,13 @@ impl Channel {
     /// `UNIMPLEMENTED`.
     #[must_use]
     pub fn methods(&self) -> Option<RemoteMethods> {
-        self.0.connectivity.methods.get()
+        self.shared.connectivity.methods.get()
     }
 
     /// Returns the sizes of each poller, or `None` until a poller has opened its device.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
-        self.0.pollers.iter().find_map(PollerHandle::limits)
+        self.shared.pollers.iter().find_map(PollerHandle::limits)
     }
 
     /// Returns a snapshot of the pollers' statistics. The counters of a poller that has not opened
@@ -79,7 +104,11 @@ impl Channel {
     /// [`Pollers`](super::Pollers), they include what the pollers do for other channels.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let pollers = self.0.pollers.iter().map(|handle| handle.poller.stats());
+        let pollers = self
+            .shared
+            .pollers
+            .iter()
+            .map(|handle| handle.poller.stats());
         Stats {
             pollers: pollers.collect(),
             server: None,
@@ -94,10 +123,10 @@ impl Channel {
     /// once. If no registered memory of this length is free, or the channel's poller has ended, the
     /// memory is the heap's.
     pub async fn allocate(&self, len: usize) -> MessageBuf {
-        if (self.0.is_forked)() {
+        if (self.shared.is_forked)() {
             return MessageBuf::heap(len);
         }
-        let handle = self.0.next_poller();
+        let handle = self.shared.next_poller();
         let (sender, receiver) = oneshot();
         let _ = handle.post(|pending| pending.allocations.push((len, sender)));
         let allocated = poll_fn(|cx| receiver.poll_take(cx)).await;
@@ -107,7 +136,20 @@ impl Channel {
     /// Returns the server's address, as the application specified it.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.0.address
+        &self.shared.address
+    }
+}
+
+impl Channel {
+    /// Asks the interceptors whether a stream may be opened.
+    async fn begin_stream<R>(
+        &self,
+        method: &'static MethodSpec,
+        request: &mut Request<R>,
+    ) -> Result<Option<Box<InterceptedStream>>, CallError> {
+        let clock = &self.shared.clock;
+        let after = |timeout| deadline_after(clock.now(), timeout);
+        begin_stream(self.chain.as_ref(), method, request, after).await
     }
 }
 
@@ -119,48 +161,55 @@ impl SendCaller for Channel {
         _: Q,
         _: S,
     ) -> Result<Response<Res>, CallError> {
-        SharedCall::<Q, S, Req, Res>::new(&self.0, method, request).await
+        let call = SharedCall::<Q, S, Req, Res>::new(&self.shared, method, request);
+        match &self.chain {
+            None => call.await,
+            Some(chain) => intercepted(chain, call).await,
+        }
     }
 
     async fn client_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
-        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        mut request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
     ) -> Result<Response<Res>, CallError> {
-        let channel = &PollerStreams::choose(&self.0);
-        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        let interceptors = self.begin_stream(method, &mut request).await?;
+        let channel = &PollerStreams::choose(&self.shared);
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.response().await
     }
 
     async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         method: &'static MethodSpec,
-        request: Request<Req>,
+        mut request: Request<Req>,
         _: Q,
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
-        let channel = &PollerStreams::choose(&self.0);
-        let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
+        let interceptors = self.begin_stream(method, &mut request).await?;
+        let channel = &PollerStreams::choose(&self.shared);
+        let call = OpenCall::open::<Q, S, Req>(channel, method, &request, interceptors);
         call.begun().await
     }
 
     async fn streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send + 'static, Res: Send>(
         &self,
         method: &'static MethodSpec,
-        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        mut request: Request<impl Stream<Item = Req> + Send + 'static>,
         _: Q,
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
-        let channel = &PollerStreams::choose(&self.0);
-        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        let interceptors = self.begin_stream(method, &mut request).await?;
+        let channel = &PollerStreams::choose(&self.shared);
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.begun().await
     }
 }
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Channel({}, {})", self.0.address, self.state())
+        write!(f, "Channel({}, {})", self.shared.address, self.state())
     }
 }

@@ -25,6 +25,7 @@ use super::reconnect::Target;
 use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
 use crate::driver::Driver;
+use crate::intercept::Interceptor;
 use crate::limits::Intents;
 use crate::poller::cores::{self, PinnedThread, PollerCore};
 use crate::poller::{CONNECT_TIMEOUT, check_connect_timeout};
@@ -45,7 +46,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 /// The settings that concern one channel alone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ChannelSettings {
     pub(super) address: String,
     pub(super) pollers: usize,
@@ -57,6 +58,7 @@ pub struct ChannelSettings {
     pub(super) backoff: (Duration, Duration),
     /// That of its pollers.
     pub(super) latency_sampling: u32,
+    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
 }
 
 impl ChannelSettings {
@@ -71,6 +73,7 @@ impl ChannelSettings {
             waits_for_ready: false,
             backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
             latency_sampling: Intents::default().latency_sampling,
+            interceptors: Vec::new(),
         }
     }
 
@@ -166,7 +169,7 @@ pub(super) fn channel(
         hand_over(index, &handle.poller, new)?;
         pollers.push(handle);
     }
-    let channel = Channel(Arc::new(Shared {
+    let shared = Shared {
         address: settings.address,
         pollers: pollers.into(),
         next: AtomicUsize::new(0),
@@ -175,7 +178,8 @@ pub(super) fn channel(
         latency_sampling: settings.latency_sampling,
         clock,
         is_forked,
-    }));
+    };
+    let channel = Channel::new(shared, &settings.interceptors);
     Ok((channel, Connecting(connecting)))
 }
 

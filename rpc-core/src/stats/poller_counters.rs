@@ -166,6 +166,10 @@ impl PollerCounters {
 
     // ---- client side ----
 
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Returns the counters of a method's calls, which are shared by all servers.
     pub(crate) fn called(&self, method: &'static MethodSpec) -> Arc<MethodCounters> {
         let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);

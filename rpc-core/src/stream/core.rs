@@ -14,19 +14,21 @@
 use std::fmt;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use biased_lock::{BiasedGuard, BiasedLock};
 
+use super::batch::PREFIX_LEN;
 use super::end::StreamEnd;
 use super::inbound::{Inbound, Taken};
-use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
+use super::outbound::{FrameRoom, HandedOver, Outbound, PushOutcome, StreamSizes};
 use super::turns::{LocalTurns, LoneMessage, Turns};
 use super::wakers::wake_all;
 use crate::call_error::CallError;
 use crate::codec::Chunks;
+use crate::intercept::Traffic;
 use crate::peer_memory::HostMemory;
 
 /// The queue through which a stream tells its driver that it has work.
@@ -54,8 +56,18 @@ pub(crate) struct StreamCore {
     has_heard: AtomicBool,
     /// Length of the longest message that the server's method permits a client to send.
     longest_request: usize,
+    /// What the application has read, if that is counted.
+    read: ReadCounts,
     /// The poller has created it for its own thread, whose next stream may have it.
     is_reusable: bool,
+}
+
+/// The messages that the application has read, and their bytes. Only the reader writes them, and they publish
+/// nothing else.
+#[derive(Debug, Default)]
+struct ReadCounts {
+    messages: AtomicU64,
+    bytes: AtomicU64,
 }
 
 /// Both directions of a stream.
@@ -88,6 +100,33 @@ impl StreamCore {
         Self::of_this_thread(kept, poller, Turns(None), max_request_len)
     }
 
+    /// Counts a message that the application has read.
+    pub(super) fn count_read(&self, len: usize) {
+        for (count, more) in [(&self.read.messages, 1), (&self.read.bytes, len as u64)] {
+            count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what the application has read, if it is counted.
+    pub(crate) fn read(&self) -> Traffic {
+        Traffic {
+            messages: self.read.messages.load(Ordering::Relaxed),
+            bytes: self.read.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns what the application has queued or sent.
+    pub(crate) fn sent(&self) -> Traffic {
+        let HandedOver {
+            messages,
+            prefixed_bytes,
+        } = self.lock().outbound.handed_over;
+        Traffic {
+            messages,
+            bytes: prefixed_bytes - messages * PREFIX_LEN as u64,
+        }
+    }
+
     /// Returns the length of the longest message that the server's method permits a client to send.
     pub(crate) fn longest_request(&self) -> usize {
         self.longest_request
@@ -116,6 +155,7 @@ impl StreamCore {
         if let Some(this) = Arc::get_mut(&mut core) {
             (this.poller, this.turns) = (poller, turns);
             this.longest_request = max_request_len.map_or(usize::MAX, |len| len as usize);
+            this.read = ReadCounts::default();
         }
         core
     }
@@ -133,6 +173,7 @@ impl StreamCore {
             turns: Turns(None),
             has_heard: AtomicBool::new(false),
             longest_request: usize::MAX,
+            read: ReadCounts::default(),
             is_reusable,
         })
     }

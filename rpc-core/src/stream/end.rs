@@ -39,6 +39,14 @@ pub(crate) enum ResponseBody {
 }
 
 impl ResponseBody {
+    /// Returns the length of the message.
+    pub(super) fn message_len(&self, head: ResponseHead) -> usize {
+        match self {
+            Self::Short(body) => body.len() - usize::from(head.metadata_len),
+            Self::Long(long) => long.message.len(),
+        }
+    }
+
     /// Returns the body without a long message: its metadata, then a short message.
     pub(super) fn without_long(&self) -> &[u8] {
         match self {

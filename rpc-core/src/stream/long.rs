@@ -74,6 +74,11 @@ impl<T> LongRead<T> {
         }
     }
 
+    /// Returns the length of the message.
+    pub(crate) fn message_len(&self) -> usize {
+        self.message.message.len()
+    }
+
     /// Decodes the message, and returns the response whose message it is. The first poll calls `begin`.
     pub(crate) fn poll(
         &mut self,

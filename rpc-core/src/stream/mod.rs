@@ -52,6 +52,7 @@ pub(crate) mod core;
 pub(crate) mod end;
 pub(crate) mod from_fn;
 pub(crate) mod inbound;
+pub(crate) mod intercepted;
 pub(crate) mod kept;
 pub(crate) mod long;
 pub(crate) mod outbound;

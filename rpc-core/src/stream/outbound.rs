@@ -35,6 +35,22 @@ pub(crate) struct StreamSizes {
     pub(crate) is_served: bool,
 }
 
+/// The messages of one direction, so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HandedOver {
+    pub(super) messages: u64,
+    /// With a prefix for each.
+    pub(super) prefixed_bytes: u64,
+}
+
+impl HandedOver {
+    #[inline]
+    fn add(&mut self, messages: u32, prefixed_bytes: usize) {
+        self.messages += u64::from(messages);
+        self.prefixed_bytes += prefixed_bytes as u64;
+    }
+}
+
 /// Frames whose messages may wait. A long message takes the room of all.
 const QUEUED_FRAMES: usize = 4;
 
@@ -138,6 +154,8 @@ pub(crate) struct Outbound {
     is_closed: bool,
     has_sent_close: bool,
     has_ended: bool,
+    /// What the application has queued or sent.
+    pub(super) handed_over: HandedOver,
     /// Long messages that were not sent before the end.
     left: Vec<Chunks>,
     /// The task that waits for room.
@@ -153,6 +171,7 @@ impl Outbound {
     ) -> Option<Waker> {
         self.charge = memory.charge(Use::Heap, 0);
         self.unread.begin(sizes.is_served.then_some(memory));
+        self.handed_over = HandedOver::default();
         self.frame_room = sizes.frame_room;
         self.coalesces = sizes.coalesces;
         self.longest_message = sizes.longest_message;
@@ -211,6 +230,7 @@ impl Outbound {
             return PushOutcome::Full;
         }
         self.queued += batch.len();
+        self.handed_over.add(count, batch.len());
         if let Some(Chunk::Batch {
             bytes: latest,
             count: latest_count,
@@ -245,6 +265,7 @@ impl Outbound {
         if let Some(message) = message.take() {
             self.unread.note_queued(message.len());
             self.queued += self.capacity();
+            self.handed_over.add(1, PREFIX_LEN + message.len());
             self.chunks.push_back(Chunk::Long(Box::new(message)));
         }
         PushOutcome::Queued
@@ -315,6 +336,7 @@ impl Outbound {
     /// Notes that a message of `len` bytes, which [may pass](Self::may_pass), is sent.
     pub(crate) fn pass(&mut self, len: usize) {
         self.window -= (PREFIX_LEN + len) as u32;
+        self.handed_over.add(1, PREFIX_LEN + len);
     }
 
     /// Returns the next frame to send, if there is one that the peer's window allows.
@@ -458,6 +480,7 @@ impl Outbound {
         let Self {
             chunks,
             spare: _,
+            handed_over: _,
             charge,
             unread,
             charged,

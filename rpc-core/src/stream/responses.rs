@@ -34,6 +34,12 @@ impl<S, Res> Responses<S, Res> {
     }
 }
 
+impl<S, Res> Responses<S, Res> {
+    pub(crate) fn core(&self) -> &Arc<StreamCore> {
+        &self.core
+    }
+}
+
 impl<S: Codec<Res>, Res> Responses<S, Res> {
     /// Sends the initial metadata and the messages of `outcome`. Returns its trailing metadata, with
     /// which the call ends.

@@ -14,6 +14,7 @@ use super::batch::{Decode, next_message};
 use super::core::StreamCore;
 use super::end::{ResponseBody, StreamEnd};
 use super::inbound::Taken;
+use super::intercepted::InterceptedStream;
 use super::long::LongRead;
 use super::pump::PumpFuture;
 use super::source::{Items, MessageSource, Source, poll_source};
@@ -59,6 +60,8 @@ pub struct Streaming<T> {
     side: Side,
     /// Length of the longest message that the method permits.
     longest: usize,
+    /// Length from which on a message is looked at: beyond the longest, or each if they are counted.
+    look_from: usize,
     /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
     pump: Option<Mutex<PumpFuture>>,
     /// The pump has something to do, or a long message is being decoded. A pump that has nothing to do stays
@@ -69,6 +72,8 @@ pub struct Streaming<T> {
     end: Option<Result<Metadata, CallError>>,
     /// Where the messages come from, if not from a connection.
     source: Option<Source<T>>,
+    /// Sees the end of a client's call.
+    interceptors: Option<Box<InterceptedStream>>,
     /// Dropped after the call has been cancelled.
     _kept: Option<KeepAlive>,
 }
@@ -91,7 +96,14 @@ impl<T> Streaming<T> {
     /// Limits the length of the messages, if the method does.
     pub(crate) fn with_limit(mut self, max_response_len: Option<u32>) -> Self {
         self.longest = max_response_len.map_or(usize::MAX, |len| len as usize);
+        self.look_from = self.longest.saturating_add(1);
         self
+    }
+
+    /// Counts the messages that the application reads, and returns the stream that has the counts.
+    pub(crate) fn count(&mut self) -> Arc<StreamCore> {
+        self.look_from = 0;
+        Arc::clone(&self.core)
     }
 
     /// Creates the handler's end of a stream of requests.
@@ -109,10 +121,12 @@ impl<T> Streaming<T> {
             core,
             side,
             longest,
+            look_from: longest.saturating_add(1),
             pump: None,
             is_busy: false,
             end: None,
             source: None,
+            interceptors: None,
             _kept: None,
         }
     }
@@ -143,6 +157,12 @@ impl<T> Streaming<T> {
     /// Keeps the channel of a call alive until this is dropped.
     pub(crate) fn keep_alive(&mut self, kept: KeepAlive) {
         self._kept = Some(kept);
+    }
+
+    /// Shows the end of the call to its interceptors.
+    pub(crate) fn intercept(&mut self, mut interceptors: Box<InterceptedStream>) {
+        interceptors.messages.stream = Some(self.count());
+        self.interceptors = Some(interceptors);
     }
 
     /// Adds the future that sends the request stream. It is polled with the stream.
@@ -178,10 +198,15 @@ impl<T> Streaming<T> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<T>, CallError>> {
         self.poll_pump(cx);
-        let response = match self.long.take() {
-            Some(long) => ready!(self.poll_long(long, cx)),
+        let mut len = 0;
+        let mut response = match self.long.take() {
+            Some(long) => {
+                len = long.message_len();
+                ready!(self.poll_long(long, cx))
+            }
             None => match ready!(self.core.poll_take(&mut self.batch, cx)) {
                 Taken::End(StreamEnd::Response { head, body }) => {
+                    len = body.message_len(head);
                     ready!(self.poll_response_in(head, body, cx))
                 }
                 Taken::End(StreamEnd::Failed(error)) => Err(error),
@@ -192,6 +217,9 @@ impl<T> Streaming<T> {
                 }
             },
         };
+        if let Some(interceptors) = self.interceptors.take() {
+            interceptors.end_with(&mut response, len);
+        }
         self.finish(Ok(Metadata::new()));
         Poll::Ready(response)
     }
@@ -250,8 +278,9 @@ impl<T> Streaming<T> {
         loop {
             match next_message(&self.batch, &mut self.at) {
                 Ok(Some(message)) => {
-                    if message.len() > self.longest {
-                        let error = self.too_long(message.len());
+                    if message.len() >= self.look_from
+                        && let Err(error) = self.look_at(message.len())
+                    {
                         return Poll::Ready(Some(Err(self.give_up(error))));
                     }
                     return match (self.decode.copied)(message) {
@@ -350,6 +379,9 @@ impl<T> Streaming<T> {
         let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::Batch => return Poll::Ready(Ok(true)),
             Taken::Long(long) => {
+                if self.look_from == 0 {
+                    self.core.count_read(long.message.len());
+                }
                 self.long = Some(Box::new(LongRead::new(long, Outcome::default())));
                 return Poll::Ready(Ok(true));
             }
@@ -412,14 +444,18 @@ impl<T> Streaming<T> {
         !is_idle
     }
 
-    /// Returns the error of a message that is longer than the method permits.
+    /// Counts a message, unless it is longer than the method permits.
     #[cold]
-    fn too_long(&self, len: usize) -> CallError {
+    fn look_at(&self, len: usize) -> Result<(), CallError> {
         let direction = match self.side {
             Side::Client => Direction::Response,
             Side::Server => Direction::Request,
         };
-        message_too_long(len, self.longest, direction)
+        if len > self.longest {
+            return Err(message_too_long(len, self.longest, direction));
+        }
+        self.core.count_read(len);
+        Ok(())
     }
 
     /// Ends the call because of an error in what the peer sent.
@@ -439,7 +475,10 @@ impl<T> Streaming<T> {
     }
 
     /// Notes the end, and drops the request stream, which is of no use any more.
-    fn finish(&mut self, end: Result<Metadata, CallError>) {
+    fn finish(&mut self, mut end: Result<Metadata, CallError>) {
+        if let Some(interceptors) = self.interceptors.take() {
+            interceptors.end(&mut end);
+        }
         self.end = Some(end);
         self.batch = Vec::new();
         self.long = None;

@@ -141,12 +141,12 @@ impl Stream for Messages {
 type Called<'a> = OpenCall<'a, TestChannel, Vec<u8>>;
 
 fn open<'a>(channel: &'a TestChannel, request: &Request<Vec<u8>>) -> Called<'a> {
-    OpenCall::open::<ProstCodec, ProstCodec, _>(channel, &METHOD, request)
+    OpenCall::open::<ProstCodec, ProstCodec, _>(channel, &METHOD, request, None)
 }
 
 fn open_sending(channel: &TestChannel, messages: Messages) -> Called<'_> {
     let request = Request::new(messages);
-    OpenCall::open_sending::<ProstCodec, ProstCodec, _, _>(channel, &METHOD, request)
+    OpenCall::open_sending::<ProstCodec, ProstCodec, _, _>(channel, &METHOD, request, None)
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_server_streaming_request_that_does_not_decode_starts_no_handler() {
             responses.send_all(Ok(count_up_to(1)))
         });
     });
-    let Served::Undecodable(status) = fixture.serve(&[0xff], &mut []) else {
+    let Served::NotStarted(status) = fixture.serve(&[0xff], &mut []) else {
         panic!("the request was decoded");
     };
     assert_eq!(status.code(), Code::Internal);
@@ -99,7 +99,7 @@ fn a_streaming_handler_without_a_stream_is_unimplemented() {
         peer: &Cell::new(None),
     };
     let mut cx = Context::from_waker(Waker::noop());
-    let Served::Undecodable(status) = fixture.handler.serve(request, &mut cx, &mut []) else {
+    let Served::NotStarted(status) = fixture.handler.serve(request, &mut cx, &mut []) else {
         panic!("the handler was started");
     };
     assert_eq!(status.code(), Code::Unimplemented);
