@@ -10,6 +10,8 @@
 //! - `--over burst`: the same calls as `call`, 32 in flight at once.
 //! - `--over connections`: the same calls over `--connections` connections in turn: 60 by default, so
 //!   many that all their rings are cold. Covers their announcements.
+//! - `--over intercepted`, `--over intercepted-thrice`: the same calls with one interceptor on each side,
+//!   or three, which do nothing.
 //! - `--over tcp`: the same calls over the software device and TCP.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
@@ -53,6 +55,7 @@ use prost::Message as _;
 use proto::bench::SubscribeRequest;
 use proto::bench::{BenchClient, BenchServer, BenchStreamsClient, BenchStreamsServer, Fixed};
 use rpc_core::frame::HEADER_LEN;
+use rpc_core::intercept::Interceptor;
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, Intents, LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
@@ -84,12 +87,35 @@ struct Cli {
     /// One call in this many is timed, on each side
     #[arg(long, default_value_t = Intents::default().latency_sampling)]
     latency_sampling: u32,
+    /// Interceptors that do nothing, on the client: 0, but for the layers that have some
+    #[arg(long)]
+    client_interceptors: Option<usize>,
+    /// Interceptors that do nothing, on the server
+    #[arg(long)]
+    server_interceptors: Option<usize>,
 }
+
+/// What both sides of calls have.
+#[derive(Clone, Copy)]
+struct Settings {
+    latency_sampling: u32,
+    client_interceptors: usize,
+    server_interceptors: usize,
+}
+
+/// An interceptor that does nothing.
+struct Idle;
+
+impl Interceptor for Idle {}
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExchangeLayer {
     /// Calls, over the software device
     Call,
+    /// The same with an interceptor on each side, which does nothing
+    Intercepted,
+    /// The same with three on each side
+    InterceptedThrice,
     /// Calls, over the software device and TCP
     Tcp,
     /// Calls with a `bytes` field, over the software device
@@ -130,6 +156,19 @@ impl Cli {
         Ok(())
     }
 
+    fn settings(&self) -> Settings {
+        let interceptors = match self.over {
+            ExchangeLayer::Intercepted => 1,
+            ExchangeLayer::InterceptedThrice => 3,
+            _ => 0,
+        };
+        Settings {
+            latency_sampling: self.latency_sampling,
+            client_interceptors: self.client_interceptors.unwrap_or(interceptors),
+            server_interceptors: self.server_interceptors.unwrap_or(interceptors),
+        }
+    }
+
     fn device(&self) -> &'static str {
         match self.over {
             ExchangeLayer::Tcp => "tcp",
@@ -148,8 +187,11 @@ impl Cli {
             return self.call(address, message);
         }
         match self.over {
-            ExchangeLayer::Call | ExchangeLayer::Tcp => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+            ExchangeLayer::Call
+            | ExchangeLayer::Intercepted
+            | ExchangeLayer::InterceptedThrice
+            | ExchangeLayer::Tcp => {
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let server = calls.server.node.poller();
                 let between_turns = || {
                     server.turn();
@@ -163,18 +205,18 @@ impl Cli {
                 )
             }
             ExchangeLayer::Bytes => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let blob = Load::new(Shape::Bytes, self.size)?;
                 let server = calls.server.node.poller();
                 exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
             }
             ExchangeLayer::Burst => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let server = calls.server.node.poller();
                 exchange_burst(&calls.client, &calls.stub, server, message, self.calls)
             }
             ExchangeLayer::Connections => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let stubs = calls.connect(self.connections, message)?;
                 let server = calls.server.node.poller();
                 exchange_in_turn(&calls.client, &stubs, server, message, self.calls)
@@ -183,36 +225,36 @@ impl Cli {
                 let mut frames = Frames::open(message.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)
             }
-            ExchangeLayer::Shared => share(message, self.calls, self.latency_sampling),
+            ExchangeLayer::Shared => share(message, self.calls, self.settings()),
             ExchangeLayer::Stream => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let response = calls.prepare(calls.streams.subscribe_fixed(endless(0)))?;
                 let mut reader = Reader::new(response.into_inner(), 0);
                 let server = calls.server.node.poller();
                 exchange_messages(&calls.client, &mut reader, server, self.calls)
             }
             ExchangeLayer::PingPong => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let (sender, requests) = sender();
                 let response = calls.prepare(calls.streams.ping_pong(requests))?;
                 let (messages, server) = (response.into_inner(), calls.server.node.poller());
                 exchange_ping_pong(&calls.client, sender, messages, server, self.calls)
             }
             ExchangeLayer::FirstMessage => {
-                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.settings())?;
                 let server = calls.server.node.poller();
                 exchange_streams(&calls.client, &calls.streams, server, self.calls)
             }
             ExchangeLayer::IdleClient => {
                 exchange_nothing(
-                    &Calls::open(self.device(), message, self.latency_sampling)?.client,
+                    &Calls::open(self.device(), message, self.settings())?.client,
                     self.calls,
                 );
                 Ok(())
             }
             ExchangeLayer::IdleServer => {
                 exchange_nothing(
-                    Calls::open(self.device(), message, self.latency_sampling)?
+                    Calls::open(self.device(), message, self.settings())?
                         .server
                         .node
                         .poller(),
@@ -227,7 +269,7 @@ impl Cli {
 impl Cli {
     /// Answers the calls of a process that was started with `--server`, and one more that prepares it.
     fn serve(&self, message: Fixed) -> Outcome<()> {
-        let server = Server::open(self.device(), message, self.latency_sampling)?;
+        let server = Server::open(self.device(), message, self.settings())?;
         println!("{}", server.address());
         let poller = server.node.poller();
         let wait_for = |calls: usize| {
@@ -452,16 +494,19 @@ struct Server {
 }
 
 impl Server {
-    fn open(device: &str, message: Fixed, latency_sampling: u32) -> Outcome<Self> {
+    fn open(device: &str, message: Fixed, settings: Settings) -> Outcome<Self> {
         let device = Device::open(device)?;
         let intents = Intents {
-            latency_sampling,
+            latency_sampling: settings.latency_sampling,
             ..intents_for(message.encoded_len())
         };
         let transport = device.open(&intents)?;
         let ports = vec![device.port(&transport)];
         let node = Node::over(transport, &Clock::system(), |methods| {
-            BenchServer::per_poller(|| Echo).register(methods);
+            let idle = (0..settings.server_interceptors).map(|_| Idle);
+            let server = BenchServer::per_poller(|| Echo);
+            idle.fold(server, BenchServer::interceptor)
+                .register(methods);
             BenchStreamsServer::per_poller(Streams::default).register(methods);
         });
         let listener = device.listen(
@@ -491,13 +536,15 @@ struct Calls {
 }
 
 impl Calls {
-    fn open(device: &str, message: Fixed, latency_sampling: u32) -> Outcome<Self> {
-        let server = Server::open(device, message, latency_sampling)?;
+    fn open(device: &str, message: Fixed, settings: Settings) -> Outcome<Self> {
+        let server = Server::open(device, message, settings)?;
         let client = LocalPoller::builder(&server.device)
             .intents(server.intents.clone())
             .connect_timeout(CONNECT_TIMEOUT)
             .build()?;
         let channel = client.connect(&server.address())?;
+        let idle = (0..settings.client_interceptors).map(|_| Idle);
+        let channel = idle.fold(channel, |channel, idle| channel.with_interceptor(idle));
         let this = Self {
             client,
             server,
@@ -532,11 +579,14 @@ impl Calls {
 }
 
 /// Makes calls one by one through a shared channel: the caller's thread and the poller's take turns.
-fn share(mut message: Fixed, calls: usize, latency_sampling: u32) -> Outcome<()> {
-    let server = Server::open(DEVICE, message, latency_sampling)?;
+fn share(mut message: Fixed, calls: usize, settings: Settings) -> Outcome<()> {
+    let server = Server::open(DEVICE, message, settings)?;
     let transport = server.device.open(&server.intents)?;
     let client = SharedNode::over(transport, &Clock::system(), &server.address(), 1);
-    let stub = BenchClient::new(client.channel().clone());
+    let idle = (0..settings.client_interceptors).map(|_| Idle);
+    let channel = client.channel().clone();
+    let channel = idle.fold(channel, |channel, idle| channel.with_interceptor(idle));
+    let stub = BenchClient::new(channel);
     for _ in 0..calls {
         message.a = message.a.wrapping_add(2);
         let mut call = pin!(stub.echo_fixed(message));

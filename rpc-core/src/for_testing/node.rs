@@ -27,6 +27,7 @@ impl<T: Transport> Node<T> {
     /// `clock`.
     pub fn over(transport: T, clock: &Clock, register: impl FnOnce(&mut Methods)) -> Self {
         let mut methods = Methods::new();
+        methods.set_clock(clock);
         register(&mut methods);
         let admission = admission(transport.limits(), methods.numbered().collect());
         let driver = Rc::new(Driver::new(transport, methods, clock.clone()));

@@ -103,7 +103,7 @@ impl<F: Fabric> PollerSetup<F> {
         if let Some(executor) = &self.executor {
             methods.set_executor(Arc::clone(executor));
         }
-        methods.set_interceptors(&self.interceptors, &Clock::system());
+        methods.set_interceptors(&self.interceptors);
         let served = self.services.iter();
         methods.set_services(
             served

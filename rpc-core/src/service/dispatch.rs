@@ -308,12 +308,16 @@ impl Methods {
     }
 
     /// Sets the interceptors of the services that are registered from now on: see
-    /// [`ServerBuilder::interceptor`](crate::server::ServerBuilder::interceptor). `clock` is that of
-    /// the poller.
+    /// [`ServerBuilder::interceptor`](crate::server::ServerBuilder::interceptor).
     #[doc(hidden)]
-    pub fn set_interceptors(&mut self, interceptors: &[Arc<dyn Interceptor>], clock: &Clock) {
+    pub fn set_interceptors(&mut self, interceptors: &[Arc<dyn Interceptor>]) {
+        self.chain = Chain::and(None, interceptors, &self.clock);
+    }
+
+    /// Sets the clock by which interceptors measure: the poller's, if that is not the system's.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn set_clock(&mut self, clock: &Clock) {
         self.clock = clock.clone();
-        self.chain = Chain::and(None, interceptors, clock);
     }
 
     /// Registers methods with further interceptors, which begin after those of the server.

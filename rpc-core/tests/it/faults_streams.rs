@@ -66,7 +66,9 @@ impl World {
         let locals = 1 + random.below(2);
         let channels = (0..locals).map(|n| {
             let node = network.add(&format!("client {n}"), &intents, |_| ());
-            node.poller().connect("server").expect("there is room")
+            let channel = node.poller().connect("server").expect("there is room");
+            let interceptors = mix.interceptors().into_iter();
+            interceptors.fold(channel, |channel, each| channel.with_interceptor(each))
         });
         let channels = channels.collect();
         let shared = (0..1 + random.below(2)).map(|_| network.share("server", &intents));
@@ -99,8 +101,11 @@ impl World {
             Some(channel) => self.mix.call(channel.clone(), order.clone(), deadline),
             None => {
                 let node = &self.shared[index - self.channels.len()];
-                self.mix
-                    .call(node.channel().clone(), order.clone(), deadline)
+                let interceptors = self.mix.interceptors().into_iter();
+                let channel = interceptors.fold(node.channel().clone(), |channel, each| {
+                    channel.with_interceptor(each)
+                });
+                self.mix.call(channel, order.clone(), deadline)
             }
         };
         self.calls.push(Call {

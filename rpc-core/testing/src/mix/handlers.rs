@@ -36,6 +36,7 @@ impl Drop for Run {
 impl Mix {
     /// Registers a method of each kind.
     pub fn register(&self, methods: &mut Methods) {
+        methods.set_interceptors(&self.interceptors());
         let this = self.clone();
         methods.unary(&UNARY, move |request: Request<Vec<u8>>| {
             let run = this.run(request.metadata(), MethodKind::Unary);

@@ -7,6 +7,7 @@
 
 mod client;
 mod handlers;
+mod interceptors;
 mod order;
 
 use std::cell::{Cell, RefCell};
@@ -14,10 +15,13 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use rpc_core::intercept::{Interceptor, Side};
 use rpc_core::{CallError, Code, Execution};
 
+use self::interceptors::Counts;
 pub use order::{Ending, Order};
 
 /// A call of a client. If it succeeds, its messages were as ordered.
@@ -39,6 +43,7 @@ struct Shared {
     waiting: RefCell<Vec<Waker>>,
     is_open: Cell<bool>,
     violation: RefCell<Option<String>>,
+    interceptors: Arc<Counts>,
 }
 
 impl Mix {
@@ -47,12 +52,33 @@ impl Mix {
         for waker in self.0.waiting.take() {
             waker.wake();
         }
+        self.0.interceptors.wake_waiting();
     }
 
     /// Wakes the handlers and clients that wait, and lets none wait from now on.
     pub fn open(&self) {
         self.0.is_open.set(true);
+        self.0.interceptors.open();
         self.wake_waiting();
+    }
+
+    /// Returns interceptors for the calls of this mix, on either side: they count begins and ends, and some
+    /// calls wait for them or are refused. The handlers have them.
+    #[must_use]
+    pub fn interceptors(&self) -> [Arc<dyn Interceptor>; 3] {
+        self.0.interceptors.interceptors()
+    }
+
+    /// Checks that the interceptors have seen the end of each call that they let pass. Returns how many these
+    /// are.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they have not.
+    pub fn check_interceptors(&self) -> u64 {
+        let unequal = self.0.interceptors.unequal();
+        assert!(unequal.is_empty(), "{unequal:?}");
+        self.0.interceptors.passed()
     }
 
     /// Returns the calls whose handlers have begun and have not been dropped.
@@ -94,6 +120,15 @@ impl Mix {
         }
         let expected = match error.code() {
             Code::Aborted => Ending::Fails,
+            Code::PermissionDenied => {
+                let sides = [Side::Client, Side::Server];
+                let is_refused = sides.iter().any(|&side| order.is_refused_by(side));
+                assert!(is_refused, "call {id}: {error}");
+                let execution = error.execution();
+                assert_ne!(execution, Execution::MayHaveRun, "call {id}: {error}");
+                assert_ne!(execution, Execution::Answered, "call {id}: {error}");
+                return None;
+            }
             Code::Internal if error.message().contains("the handler panicked") => Ending::Panics,
             _ => return Some(error),
         };
@@ -127,6 +162,7 @@ impl Mix {
             running.is_empty(),
             "handlers of {running:?} were not dropped"
         );
+        self.check_interceptors();
     }
 
     /// Waits until it is woken once.

@@ -1,5 +1,6 @@
 //! [`Order`]: what the two sides of a call do.
 
+use rpc_core::intercept::Side;
 use rpc_core::{Metadata, MethodKind};
 
 use crate::Random;
@@ -121,6 +122,17 @@ impl Order {
             MethodKind::ServerStreaming => self.responses,
             _ => 1,
         }
+    }
+
+    /// Returns true if an interceptor of this side refuses the call: one in sixteen calls, of those that
+    /// have interceptors on this side.
+    pub(super) fn is_refused_by(&self, side: Side) -> bool {
+        self.id % 32 == 7 + side as u64
+    }
+
+    /// Returns true if an interceptor of this side lets the call wait until it is woken.
+    pub(super) fn waits_for_interceptor_of(&self, side: Side) -> bool {
+        self.id % 8 == 1 + 2 * side as u64
     }
 
     /// Returns the numbers that the handler needs, as metadata.
