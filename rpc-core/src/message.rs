@@ -52,6 +52,16 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
+    /// Returns the same for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> Parts<'_> {
+        Parts {
+            metadata: self.metadata,
+            extensions: self.extensions,
+            peer: self.peer,
+            time: self.time,
+        }
+    }
+
     /// Returns the moment at which the call ends.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.time.moment()

@@ -59,7 +59,8 @@ impl<Q, S, Req, Res> Unpin for LocalCall<'_, Q, S, Req, Res> {}
 impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for LocalCall<'_, Q, S, Req, Res> {
     type Output = Result<Response<Res>, CallError>;
 
-    #[inline]
+    // Always inlined into the stub: a call with interceptors polls it from another place.
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if let Poll::Ready(outcome) = this.step(cx) {

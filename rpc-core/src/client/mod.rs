@@ -20,7 +20,7 @@ use futures_core::Stream;
 
 pub use self::caller::{Caller, SendCaller};
 use self::channel::ChannelCore;
-use self::intercepted::{MaybeIntercepted, begin_stream, intercepted};
+use self::intercepted::{InterceptedCall, MaybeIntercepted, begin_stream};
 use self::local_call::LocalCall;
 use self::streaming::OpenCall;
 use crate::call_error::CallError;
@@ -80,8 +80,13 @@ impl LocalChannel {
         method: &'static MethodSpec,
         request: &mut Request<R>,
     ) -> Result<Option<Box<InterceptedStream>>, CallError> {
+        let Some(chain) = &self.chain else {
+            return Ok(None);
+        };
         let after = |timeout| self.core.poller.deadline_after(timeout);
-        begin_stream(self.chain.as_ref(), method, request, after).await
+        // Boxed, so that a stream without interceptors has a pointer for it.
+        let begun = Box::pin(begin_stream(chain, method, request, after)).await?;
+        Ok(Some(begun))
     }
 }
 
@@ -96,10 +101,8 @@ impl Caller for LocalChannel {
     ) -> impl Future<Output = Result<Response<Res>, CallError>> {
         let call = LocalCall::<Q, S, Req, Res>::new(&self.core, method, request);
         match &self.chain {
-            None => MaybeIntercepted::Plain { call },
-            Some(chain) => MaybeIntercepted::Intercepted {
-                call: intercepted(chain, call),
-            },
+            None => MaybeIntercepted::Plain(call),
+            Some(chain) => MaybeIntercepted::Intercepted(InterceptedCall::new(chain, call)),
         }
     }
 

@@ -8,6 +8,7 @@ use super::Interceptor;
 use crate::clock::Clock;
 
 /// Interceptors, in the order in which they begin. Never changed, so that calls only count references.
+#[derive(Clone)]
 pub(crate) struct Chain {
     interceptors: Box<[Arc<dyn Interceptor>]>,
     /// Any of them measures the time.

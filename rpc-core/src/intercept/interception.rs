@@ -1,15 +1,13 @@
 //! [`Interception`]: the interceptors of one call, from the first `begin` to the last `end`.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::ops::Deref;
-use std::task::Poll;
 use std::time::Instant;
 
+use super::begin::{Begin, Decided, Decision, Later};
 use super::call::{Call, Side};
 use super::chain::Chain;
 use super::end::{End, Ending, Messages};
-use super::{Begin, Interceptor};
 use crate::catch_panic::{Panic, catch_panic};
 use crate::message::{Extensions, Parts};
 use crate::method::MethodSpec;
@@ -41,11 +39,39 @@ impl<C: Deref<Target = Chain>> Interception<C> {
         }
     }
 
-    /// Asks each interceptor, up to the first that refuses the call.
-    pub(crate) async fn begin(&mut self, request: Parts<'_>) -> Result<(), Status> {
+    /// Asks each interceptor, up to the first that refuses the call or has to wait. If one has to wait, its
+    /// decision is to be given to [`go_on`](Self::go_on).
+    #[inline]
+    pub(crate) fn begin(&mut self, request: Parts<'_>) -> Result<Option<Later>, Status> {
         if self.chain.measures_time {
             self.began = Some(self.chain.clock.now());
         }
+        self.ask(request)
+    }
+
+    /// Goes on with a decision for which the call has waited.
+    #[cold]
+    pub(crate) fn go_on(
+        &mut self,
+        decided: Decided,
+        mut request: Parts<'_>,
+    ) -> Result<Option<Later>, Status> {
+        let panicked = |panicked: Panic| report(&panicked, "begin", self.method);
+        if let Some(change) = decided.map_err(panicked)?? {
+            let mut call = Call {
+                side: self.side,
+                method: self.method,
+                request: request.reborrow(),
+                locals: &mut self.locals,
+            };
+            catch_panic(|| change(&mut call)).map_err(panicked)??;
+        }
+        self.passed += 1;
+        self.ask(request)
+    }
+
+    #[inline]
+    fn ask(&mut self, request: Parts<'_>) -> Result<Option<Later>, Status> {
         let mut call = Call {
             side: self.side,
             method: self.method,
@@ -53,24 +79,14 @@ impl<C: Deref<Target = Chain>> Interception<C> {
             locals: &mut self.locals,
         };
         while let Some(interceptor) = self.chain.get(self.passed) {
-            let interceptor: &dyn Interceptor = &**interceptor;
-            let call = &mut call;
-            match catch_panic(move || interceptor.begin(call)) {
-                Ok(Begin::Now(decided)) => decided?,
-                Ok(Begin::Later(mut waiting)) => {
-                    let decided = poll_fn(|cx| {
-                        let polled = catch_panic(|| waiting.as_mut().poll(cx));
-                        polled.unwrap_or_else(|panicked| {
-                            Poll::Ready(Err(report(&panicked, "begin", self.method)))
-                        })
-                    });
-                    decided.await?;
-                }
+            match catch_panic(|| interceptor.begin(&mut call)) {
+                Ok(Begin(Decision::Now(decided))) => decided?,
+                Ok(Begin(Decision::Later(later))) => return Ok(Some(later)),
                 Err(panicked) => return Err(report(&panicked, "begin", self.method)),
             }
             self.passed += 1;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns true if an interceptor has to see the end of the call.

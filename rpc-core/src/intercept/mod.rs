@@ -37,15 +37,16 @@
 //! [`Channel::with_interceptor`]: crate::Channel::with_interceptor
 //! [`LocalChannel::with_interceptor`]: crate::LocalChannel::with_interceptor
 
+mod begin;
 mod call;
 mod chain;
 mod end;
 mod interception;
 
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
+pub use self::begin::Begin;
+pub(crate) use self::begin::Later;
 pub use self::call::{Call, Side};
 pub(crate) use self::chain::Chain;
 pub use self::end::{End, Traffic};
@@ -90,7 +91,7 @@ use crate::status::Status;
 /// }
 /// ```
 pub trait Interceptor: Send + Sync + 'static {
-    /// Decides whether the call goes on, at once or [later](Begin::Later). It may read and change the
+    /// Decides whether the call goes on, at once or [later](Begin::later). It may read and change the
     /// metadata of the request, and what only interceptors and the handler see.
     ///
     /// A refusal is the status of the call. On a server, the client learns that the handler did not
@@ -99,7 +100,7 @@ pub trait Interceptor: Send + Sync + 'static {
     ///
     /// On a server, the deadline of the call ends a `begin` that waits. On a client it does not: what
     /// `begin` waits for has to end by itself. The call then fails if its deadline has passed.
-    fn begin<'a>(&'a self, call: &'a mut Call<'_>) -> Begin<'a> {
+    fn begin(&self, call: &mut Call<'_>) -> Begin {
         let _ = call;
         Begin::PASS
     }
@@ -117,57 +118,19 @@ pub trait Interceptor: Send + Sync + 'static {
     }
 }
 
-/// What [`Interceptor::begin`] has decided.
-#[must_use]
-pub enum Begin<'a> {
-    /// The call goes on, or fails with this status.
-    Now(Result<(), Status>),
-    /// The future decides. The call waits for it.
-    Later(Pin<Box<dyn Future<Output = Result<(), Status>> + Send + 'a>>),
-}
-
-impl<'a> Begin<'a> {
-    /// The call goes on.
-    pub const PASS: Self = Self::Now(Ok(()));
-
-    /// The call fails with this status.
-    pub fn refuse(status: Status) -> Self {
-        Self::Now(Err(status))
-    }
-
-    /// The outcome of `future` decides.
-    pub fn later(future: impl Future<Output = Result<(), Status>> + Send + 'a) -> Self {
-        Self::Later(Box::pin(future))
-    }
-}
-
-impl From<Result<(), Status>> for Begin<'_> {
-    fn from(decided: Result<(), Status>) -> Self {
-        Self::Now(decided)
-    }
-}
-
-impl fmt::Debug for Begin<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Now(decided) => f.debug_tuple("Now").field(decided).finish(),
-            Self::Later(_) => f.write_str("Later"),
-        }
-    }
-}
-
 impl<F> Interceptor for F
 where
     F: Fn(&mut Call<'_>) -> Result<(), Status> + Send + Sync + 'static,
 {
-    fn begin<'a>(&'a self, call: &'a mut Call<'_>) -> Begin<'a> {
-        Begin::Now(self(call))
+    #[inline]
+    fn begin(&self, call: &mut Call<'_>) -> Begin {
+        self(call).into()
     }
 }
 
 /// So that one interceptor serves several servers and channels.
 impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
-    fn begin<'a>(&'a self, call: &'a mut Call<'_>) -> Begin<'a> {
+    fn begin(&self, call: &mut Call<'_>) -> Begin {
         (**self).begin(call)
     }
 

@@ -12,7 +12,7 @@ use super::executor::Executor;
 use super::handler::Handler;
 use super::handler_cells::HandlerCells;
 use super::input::{Input, Message, Messages, WithResponses};
-use super::intercepted::intercepted;
+use super::intercepted::Intercepted;
 use super::limited::Limited;
 use crate::clock::Clock;
 use crate::codec::{Codec, ProstCodec};
@@ -278,13 +278,12 @@ impl Methods {
     {
         match &self.chain {
             Some(chain) if !self.registers_on_executor => {
-                let method = Rc::new((Arc::clone(chain), handler));
+                // Calls of a poller share them without locked instructions.
+                let (chain, handler) = (Rc::new(Chain::clone(chain)), Rc::new(handler));
                 self.add_cells::<_, _, I, S, Res>(spec, move |argument| {
-                    let method = Rc::clone(&method);
-                    async move {
-                        let (chain, handler) = &*method;
-                        intercepted::<I, S, Res, _, F>(&**chain, spec, argument, handler).await
-                    }
+                    let (chain, handler) = (Rc::clone(&chain), Rc::clone(&handler));
+                    let make = move |argument| handler(argument);
+                    Intercepted::<_, I, S, F, _>::new(chain, spec, argument, make)
                 });
             }
             _ => self.add_cells::<H, F, I, S, Res>(spec, handler),

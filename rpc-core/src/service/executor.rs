@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::input::{Input, Message, Messages, WithResponses};
-use super::intercepted::intercepted;
+use super::intercepted::Intercepted;
 use crate::codec::{Codec, ProstCodec};
 use crate::intercept::Chain;
 use crate::message::{Request, Response};
@@ -198,11 +198,12 @@ impl<T: Send + Sync + 'static> OnExecutor<T> {
         match &self.chain {
             None => self.run(async move { handler(service, argument).await }),
             Some(chain) => {
-                let handler = move |argument| handler(service, argument);
+                let make = move |argument| handler(service, argument);
                 let chain = Arc::clone(chain);
-                self.run(intercepted::<I, S, Res, _, F>(
-                    chain, spec, argument, handler,
-                ))
+                // The interceptors begin on the executor.
+                self.run(async move {
+                    Intercepted::<_, I, S, F, _>::new(chain, spec, argument, make).await
+                })
             }
         }
     }

@@ -13,7 +13,7 @@ use super::stream_call::PollerStreams;
 use super::submissions::{PollerHandle, Shared};
 use crate::call_error::CallError;
 use crate::client::SendCaller;
-use crate::client::intercepted::{begin_stream, intercepted};
+use crate::client::intercepted::{InterceptedCall, begin_stream};
 use crate::client::streaming::OpenCall;
 use crate::clock::deadline_after;
 use crate::codec::{Codec, MessageBuf};
@@ -147,9 +147,14 @@ impl Channel {
         method: &'static MethodSpec,
         request: &mut Request<R>,
     ) -> Result<Option<Box<InterceptedStream>>, CallError> {
+        let Some(chain) = &self.chain else {
+            return Ok(None);
+        };
         let clock = &self.shared.clock;
         let after = |timeout| deadline_after(clock.now(), timeout);
-        begin_stream(self.chain.as_ref(), method, request, after).await
+        // Boxed, so that a stream without interceptors has a pointer for it.
+        let begun = Box::pin(begin_stream(chain, method, request, after)).await?;
+        Ok(Some(begun))
     }
 }
 
@@ -164,7 +169,7 @@ impl SendCaller for Channel {
         let call = SharedCall::<Q, S, Req, Res>::new(&self.shared, method, request);
         match &self.chain {
             None => call.await,
-            Some(chain) => intercepted(chain, call).await,
+            Some(chain) => InterceptedCall::new(chain, call).await,
         }
     }
 

@@ -100,6 +100,13 @@ impl StreamCore {
         Self::of_this_thread(kept, poller, Turns(None), max_request_len)
     }
 
+    /// Begins to count what the application reads.
+    pub(super) fn begin_count(&self) {
+        for count in [&self.read.messages, &self.read.bytes] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a message that the application has read.
     pub(super) fn count_read(&self, len: usize) {
         for (count, more) in [(&self.read.messages, 1), (&self.read.bytes, len as u64)] {
@@ -155,7 +162,6 @@ impl StreamCore {
         if let Some(this) = Arc::get_mut(&mut core) {
             (this.poller, this.turns) = (poller, turns);
             this.longest_request = max_request_len.map_or(usize::MAX, |len| len as usize);
-            this.read = ReadCounts::default();
         }
         core
     }

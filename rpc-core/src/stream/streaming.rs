@@ -103,6 +103,7 @@ impl<T> Streaming<T> {
     /// Counts the messages that the application reads, and returns the stream that has the counts.
     pub(crate) fn count(&mut self) -> Arc<StreamCore> {
         self.look_from = 0;
+        self.core.begin_count();
         Arc::clone(&self.core)
     }
 

@@ -75,6 +75,14 @@ impl Counts {
         .await;
     }
 
+    fn count(&self, side: Side, number: usize) -> &Count {
+        let side = match side {
+            Side::Client => 0,
+            Side::Server => 1,
+        };
+        &self.sides[side][number]
+    }
+
     /// Returns how many calls each interceptor let pass, and of how many it has seen the end, where the two
     /// differ.
     pub(super) fn unequal(&self) -> Vec<String> {
@@ -100,18 +108,8 @@ impl Counts {
     }
 }
 
-impl Counting {
-    fn count(&self, side: Side) -> &Count {
-        let side = match side {
-            Side::Client => 0,
-            Side::Server => 1,
-        };
-        &self.counts.sides[side][self.number]
-    }
-}
-
 impl Interceptor for Counting {
-    fn begin<'a>(&'a self, call: &'a mut Call<'_>) -> Begin<'a> {
+    fn begin(&self, call: &mut Call<'_>) -> Begin {
         let Some(order) = Order::of(call.metadata(), call.method().kind) else {
             return Begin::PASS;
         };
@@ -129,13 +127,24 @@ impl Interceptor for Counting {
             }
         }
         if decides && order.waits_for_interceptor_of(side) {
-            return Begin::later(async move {
-                self.counts.wait().await;
-                self.count(side).passed.fetch_add(1, Ordering::Relaxed);
+            let counts = Arc::clone(&self.counts);
+            let waiting = Arc::clone(&self.counts);
+            let wait = async move {
+                waiting.wait().await;
+                Ok(())
+            };
+            return Begin::later_with(wait, move |(), _| {
+                counts
+                    .count(side, DECIDES)
+                    .passed
+                    .fetch_add(1, Ordering::Relaxed);
                 Ok(())
             });
         }
-        self.count(side).passed.fetch_add(1, Ordering::Relaxed);
+        self.counts
+            .count(side, self.number)
+            .passed
+            .fetch_add(1, Ordering::Relaxed);
         Begin::PASS
     }
 
@@ -145,6 +154,9 @@ impl Interceptor for Counting {
             return;
         };
         assert!(passed[self.number], "only what has begun ends");
-        self.count(end.side()).ended.fetch_add(1, Ordering::Relaxed);
+        self.counts
+            .count(end.side(), self.number)
+            .ended
+            .fetch_add(1, Ordering::Relaxed);
     }
 }
