@@ -93,6 +93,11 @@ impl Clock {
         }
     }
 
+    /// Returns the moment at which this time will have passed, or `None` if the clock cannot represent it.
+    pub(crate) fn after(&self, timeout: Duration) -> Option<Instant> {
+        deadline_after(self.now(), timeout)
+    }
+
     /// Advances a manual clock and all its clones.
     ///
     /// # Panics

@@ -14,8 +14,14 @@ use crate::peer::{Forwarded, LentPeer, Peer};
 #[derive(Debug)]
 pub struct Request<T> {
     message: T,
-    metadata: Metadata,
-    extensions: Extensions,
+    head: Head,
+}
+
+/// A request without its message, whose type interceptors do not know.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) metadata: Metadata,
+    pub(crate) extensions: Extensions,
     peer: LentPeer,
     time: TimeAllowed,
     origin: Origin,
@@ -43,26 +49,23 @@ enum TimeAllowed {
     Exactly(Instant),
 }
 
-/// A request without its message, whose type interceptors do not know.
-pub(crate) struct Parts<'a> {
-    pub(crate) metadata: &'a mut Metadata,
-    pub(crate) extensions: &'a mut Extensions,
-    pub(crate) peer: Option<&'a Peer>,
-    time: &'a mut TimeAllowed,
-}
+impl Head {
+    const NEW: Self = Self {
+        metadata: Metadata::new(),
+        extensions: Extensions::new(),
+        peer: LentPeer::NONE,
+        time: TimeAllowed::Inherited,
+        origin: Origin::Made {
+            waits_for_ready: None,
+        },
+    };
 
-impl Parts<'_> {
-    /// Returns the same for a shorter time.
-    pub(crate) fn reborrow(&mut self) -> Parts<'_> {
-        Parts {
-            metadata: self.metadata,
-            extensions: self.extensions,
-            peer: self.peer,
-            time: self.time,
-        }
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.peer.get()
     }
 
     /// Returns the moment at which the call ends.
+    #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.time.moment()
     }
@@ -70,7 +73,25 @@ impl Parts<'_> {
     /// Ends the call at this moment, if it does not end earlier.
     pub(crate) fn limit_deadline(&mut self, moment: Instant) {
         let earlier = deadline::earlier(self.deadline(), Some(moment));
-        *self.time = earlier.map_or(TimeAllowed::Unlimited, TimeAllowed::Exactly);
+        self.time = earlier.map_or(TimeAllowed::Unlimited, TimeAllowed::Exactly);
+    }
+
+    /// Decides the deadline of a call that begins now: `after` converts a timeout.
+    pub(crate) fn settle_deadline(&mut self, after: impl FnOnce(Duration) -> Option<Instant>) {
+        let deadline = self.deadline_of_call(after);
+        self.time = deadline.map_or(TimeAllowed::Unlimited, TimeAllowed::Exactly);
+    }
+
+    /// Returns the deadline of a call that starts now. `after` converts a timeout.
+    #[inline]
+    pub(crate) fn deadline_of_call(
+        &self,
+        after: impl FnOnce(Duration) -> Option<Instant>,
+    ) -> Option<Instant> {
+        match self.time {
+            TimeAllowed::Inherited => deadline::current(),
+            time => time.deadline(after),
+        }
     }
 }
 
@@ -79,13 +100,7 @@ impl<T> Request<T> {
     pub const fn new(message: T) -> Self {
         Self {
             message,
-            metadata: Metadata::new(),
-            extensions: Extensions::new(),
-            peer: LentPeer::NONE,
-            time: TimeAllowed::Inherited,
-            origin: Origin::Made {
-                waits_for_ready: None,
-            },
+            head: Head::NEW,
         }
     }
 
@@ -97,7 +112,7 @@ impl<T> Request<T> {
     /// see [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.time = TimeAllowed::For(timeout);
+        self.head.time = TimeAllowed::For(timeout);
         self
     }
 
@@ -106,7 +121,7 @@ impl<T> Request<T> {
     /// [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
-        self.time = TimeAllowed::Until(deadline);
+        self.head.time = TimeAllowed::Until(deadline);
         self
     }
 
@@ -114,7 +129,7 @@ impl<T> Request<T> {
     /// inherits the handler's deadline: see [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn without_deadline(mut self) -> Self {
-        self.time = TimeAllowed::Unlimited;
+        self.head.time = TimeAllowed::Unlimited;
         self
     }
 
@@ -126,7 +141,7 @@ impl<T> Request<T> {
     /// too.
     #[must_use]
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
-        self.origin = Origin::Made {
+        self.head.origin = Origin::Made {
             waits_for_ready: Some(waits),
         };
         self
@@ -136,14 +151,14 @@ impl<T> Request<T> {
     /// neither the client nor the server's [`DeadlinePolicy`](crate::DeadlinePolicy) limits it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.time.moment()
+        self.head.time.moment()
     }
 
     /// Returns, in a handler, the process that has made the call, as far as it is known. On a client,
     /// and with transports that do not know it, `None`.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
-        self.peer.get()
+        self.head.peer.get()
     }
 
     /// Names, in a gateway or a proxy, the client that the call is made for. A server that trusts this
@@ -151,7 +166,7 @@ impl<T> Request<T> {
     /// after [`with_metadata`](Self::with_metadata).
     #[must_use]
     pub fn with_forwarded(mut self, client: &Forwarded) -> Self {
-        client.write(&mut self.metadata);
+        client.write(&mut self.head.metadata);
         self
     }
 
@@ -174,55 +189,52 @@ impl<T> Request<T> {
     /// Returns the metadata that is sent with the message. In a handler, it has no keys that begin with
     /// `verbline-`: they are Verbline's own, and a server removes them.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.head.metadata
     }
 
     /// Returns the metadata for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
-        &mut self.metadata
+        &mut self.head.metadata
     }
 
     /// Returns the extensions: values that stay in this process.
     pub fn extensions(&self) -> &Extensions {
-        &self.extensions
+        &self.head.extensions
     }
 
     /// Returns the extensions for modification.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
-        &mut self.extensions
+        &mut self.head.extensions
     }
 
     /// Replaces the metadata.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
-        self.metadata = metadata;
+        self.head.metadata = metadata;
         self
     }
 
     /// Returns the metadata, the extensions and the message, and drops the options of the call: its
     /// time limit, and whether it waits for ready. [`map`](Self::map) keeps them.
     pub fn into_parts(self) -> (Metadata, Extensions, T) {
-        (self.metadata, self.extensions, self.message)
+        (self.head.metadata, self.head.extensions, self.message)
     }
 
     /// Creates a request from its parts, with the default options.
     pub fn from_parts(metadata: Metadata, extensions: Extensions, message: T) -> Self {
-        Self {
+        let head = Head {
             metadata,
             extensions,
-            ..Self::new(message)
-        }
+            ..Head::NEW
+        };
+        Self { message, head }
     }
 
     /// Replaces the message by `convert(message)`, and keeps everything else.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Request<U> {
         Request {
             message: convert(self.message),
-            metadata: self.metadata,
-            extensions: self.extensions,
-            peer: self.peer,
-            time: self.time,
-            origin: self.origin,
+            head: self.head,
         }
     }
 
@@ -235,23 +247,22 @@ impl<T> Request<T> {
         deadline: Option<Instant>,
         peer: Option<Arc<Peer>>,
     ) -> Self {
-        let time = deadline.map_or(TimeAllowed::Inherited, TimeAllowed::Until);
-        Self {
-            message,
+        let head = Head {
             metadata,
             extensions: Extensions::new(),
             peer: LentPeer::new(peer),
-            time,
+            time: deadline.map_or(TimeAllowed::Inherited, TimeAllowed::Until),
             origin: Origin::Received {
                 // A frame's header has lengths of 32 bits.
                 message_len: message_len as u32,
             },
-        }
+        };
+        Self { message, head }
     }
 
     /// Returns the length of the message as it has arrived, in a handler; on a client 0.
     pub(crate) fn received_len(&self) -> usize {
-        match self.origin {
+        match self.head.origin {
             Origin::Made { .. } => 0,
             Origin::Received { message_len } => message_len as usize,
         }
@@ -259,20 +270,8 @@ impl<T> Request<T> {
 
     /// Returns the request without its message.
     #[inline]
-    pub(crate) fn parts_mut(&mut self) -> Parts<'_> {
-        Parts {
-            metadata: &mut self.metadata,
-            extensions: &mut self.extensions,
-            peer: self.peer.get(),
-            time: &mut self.time,
-        }
-    }
-
-    /// Decides the deadline of a call that begins now: `after` converts a timeout.
-    #[inline]
-    pub(crate) fn settle_deadline(&mut self, after: impl FnOnce(Duration) -> Option<Instant>) {
-        let deadline = self.deadline_of_call(after);
-        self.time = deadline.map_or(TimeAllowed::Unlimited, TimeAllowed::Exactly);
+    pub(crate) fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
     }
 
     /// Returns the moment at which the call ends if it begins `now`, or `None` if nothing limits it: for
@@ -286,7 +285,7 @@ impl<T> Request<T> {
     }
 
     pub(crate) fn waits_for_ready(&self) -> Option<bool> {
-        match self.origin {
+        match self.head.origin {
             Origin::Made { waits_for_ready } => waits_for_ready,
             Origin::Received { .. } => None,
         }
@@ -298,10 +297,7 @@ impl<T> Request<T> {
         &self,
         after: impl FnOnce(Duration) -> Option<Instant>,
     ) -> Option<Instant> {
-        match self.time {
-            TimeAllowed::Inherited => deadline::current(),
-            time => time.deadline(after),
-        }
+        self.head.deadline_of_call(after)
     }
 }
 

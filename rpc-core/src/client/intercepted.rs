@@ -1,20 +1,19 @@
-//! Interceptors of a client: around a unary call ([`InterceptedCall`]), and before a stream is opened
-//! ([`begin_stream`]). They are the same for both kinds of channels.
+//! Interceptors of a client: those of a unary call ([`InterceptedCall`]), and what they say before a
+//! stream is opened ([`begin_stream`]). They are the same for both kinds of channels.
 
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use crate::call_error::{CallError, Execution};
 use crate::intercept::{Chain, Ending, Interception, Later, Messages, Replied, Side, Traffic};
-use crate::message::{Parts, Request, Response};
+use crate::message::{Head, Request, Response};
 use crate::method::MethodSpec;
 use crate::status::Status;
 use crate::stream::intercepted::InterceptedStream;
 
-/// The future of a call through a channel that may have interceptors.
+/// The future of a unary call through a channel that may have interceptors.
 pub(super) enum MaybeIntercepted<'a, C: UnaryCall> {
     Plain(C),
     Intercepted(InterceptedCall<'a, C>),
@@ -38,14 +37,14 @@ pub(crate) trait UnaryCall:
 {
     type Response;
 
-    /// Returns the request without its message, whose deadline is decided now.
-    fn begin(&mut self) -> Parts<'_>;
     fn method(&self) -> &'static MethodSpec;
+    /// Returns the request without its message.
+    fn head(&mut self) -> &mut Head;
     fn request_len(&self) -> usize;
     fn response_len(response: &Self::Response) -> usize;
 }
 
-/// A call between the interceptors of a channel.
+/// A unary call between the interceptors of its channel.
 pub(crate) struct InterceptedCall<'a, C: UnaryCall> {
     interception: Interception<&'a Chain>,
     call: C,
@@ -60,6 +59,9 @@ enum State {
     Passed,
 }
 
+// The call is `Unpin`, and nothing else is pinned.
+impl<C: UnaryCall> Unpin for InterceptedCall<'_, C> {}
+
 impl<'a, C: UnaryCall> InterceptedCall<'a, C> {
     #[inline]
     pub(crate) fn new(chain: &'a Chain, call: C) -> Self {
@@ -71,73 +73,95 @@ impl<'a, C: UnaryCall> InterceptedCall<'a, C> {
     }
 
     /// Asks the interceptors whether the call may be made.
-    #[inline]
+    #[inline(always)]
     fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        let mut asked = match &mut self.state {
+        let asked = match self.state {
             State::Passed => return Poll::Ready(Ok(())),
-            State::New => self.interception.begin(self.call.begin()),
-            State::Waiting(later) => {
-                let decided = ready!(later.poll(cx));
-                self.interception.go_on(decided, self.call.begin())
-            }
+            State::New => self.interception.begin(self.call.head()),
+            State::Waiting(_) => return self.poll_waiting(cx),
         };
-        while let Some(mut later) = asked? {
-            match later.poll(cx) {
-                Poll::Ready(decided) => {
-                    asked = self.interception.go_on(decided, self.call.begin());
-                }
-                Poll::Pending => {
-                    self.state = State::Waiting(later);
-                    return Poll::Pending;
-                }
+        self.asked(asked, cx)
+    }
+
+    #[inline(always)]
+    fn asked(
+        &mut self,
+        asked: Result<Option<Later>, Status>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Status>> {
+        match asked {
+            Ok(None) => {
+                self.state = State::Passed;
+                Poll::Ready(Ok(()))
             }
+            Ok(Some(later)) => {
+                self.state = State::Waiting(later);
+                self.poll_waiting(cx)
+            }
+            Err(status) => Poll::Ready(Err(status)),
         }
-        self.state = State::Passed;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        while let State::Waiting(later) = &mut self.state {
+            let decided = ready!(later.poll(cx));
+            self.state = match self.interception.go_on(decided, self.call.head())? {
+                Some(later) => State::Waiting(later),
+                None => State::Passed,
+            };
+        }
         Poll::Ready(Ok(()))
     }
 
+    #[inline(always)]
     fn end<'b>(&'b mut self, ending: Ending<'b>) {
         self.interception.end(ending, &self.call);
     }
-}
 
-// The call is `Unpin`, and nothing else is pinned.
-impl<C: UnaryCall> Unpin for InterceptedCall<'_, C> {}
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, status: Status) -> CallError {
+        let error = refused(status);
+        self.end(Ending::Error(&error));
+        error
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_dropped(&mut self) {
+        let code = self.interception.code_of_dropped(None);
+        self.end(Ending::Dropped(code));
+    }
+}
 
 impl<C: UnaryCall> Future for InterceptedCall<'_, C> {
     type Output = C::Output;
 
-    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let this = self.get_mut();
         if let Err(status) = ready!(this.poll_begin(cx)) {
-            let error = refused(status);
-            this.end(Ending::Error(&error));
-            return Poll::Ready(Err(error));
+            return Poll::Ready(Err(this.refused(status)));
         }
-        let mut outcome = ready!(Pin::new(&mut this.call).poll(cx));
-        match &mut outcome {
-            Ok(response) => {
+        let mut polled = Pin::new(&mut this.call).poll(cx);
+        match &mut polled {
+            Poll::Pending => {}
+            Poll::Ready(Ok(response)) => {
                 let mut reply = Replied::new(response, C::response_len);
                 this.end(Ending::Succeeded(&mut reply));
             }
-            Err(error) => this.end(Ending::Error(error)),
+            Poll::Ready(Err(error)) => this.end(Ending::Error(error)),
         }
-        Poll::Ready(outcome)
+        polled
     }
 }
 
-/// Returns the error of a call that an interceptor of this side has refused.
-#[cold]
-fn refused(status: Status) -> CallError {
-    CallError::from_status(status, Execution::NeverSent)
-}
-
 impl<C: UnaryCall> Drop for InterceptedCall<'_, C> {
+    #[inline]
     fn drop(&mut self) {
         if self.interception.has_begun() {
-            let code = self.interception.code_of_dropped(None);
-            self.end(Ending::Dropped(code));
+            self.end_dropped();
         }
     }
 }
@@ -152,22 +176,27 @@ impl<C: UnaryCall> Messages for C {
     }
 }
 
-/// Asks the interceptors of `chain` whether a stream may be opened. `after` converts a timeout.
+/// Returns the error of a call that an interceptor of this side has refused.
+#[cold]
+fn refused(status: Status) -> CallError {
+    CallError::from_status(status, Execution::NeverSent)
+}
+
+/// Asks the interceptors of `chain` whether a stream may be opened.
 pub(crate) async fn begin_stream<R>(
     chain: &Arc<Chain>,
     method: &'static MethodSpec,
     request: &mut Request<R>,
-    after: impl FnOnce(Duration) -> Option<Instant>,
 ) -> Result<Box<InterceptedStream>, CallError> {
-    request.settle_deadline(after);
+    let head = request.head_mut();
     let mut stream = Box::new(InterceptedStream::new(Arc::clone(chain), method));
-    let mut asked = stream.interception.begin(request.parts_mut());
+    let mut asked = stream.interception.begin(head);
     loop {
         match asked {
             Ok(None) => return Ok(stream),
             Ok(Some(mut later)) => {
                 let decided = poll_fn(|cx| later.poll(cx)).await;
-                asked = stream.interception.go_on(decided, request.parts_mut());
+                asked = stream.interception.go_on(decided, head);
             }
             Err(status) => {
                 let error = refused(status);

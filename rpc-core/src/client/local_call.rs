@@ -13,7 +13,7 @@ use crate::codec::Codec;
 use crate::driver::body::BodyRef;
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
-use crate::message::{Parts, Request, Response};
+use crate::message::{Head, Request, Response};
 use crate::method::MethodSpec;
 use crate::outcome::undecodable;
 use crate::protocol::frame::{CallId, HEADER_LEN};
@@ -59,7 +59,7 @@ impl<Q, S, Req, Res> Unpin for LocalCall<'_, Q, S, Req, Res> {}
 impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for LocalCall<'_, Q, S, Req, Res> {
     type Output = Result<Response<Res>, CallError>;
 
-    // Always inlined into the stub: a call with interceptors polls it from another place.
+    // Always inlined: a call with interceptors polls it from another place.
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -421,11 +421,8 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
 impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> UnaryCall for LocalCall<'_, Q, S, Req, Res> {
     type Response = Res;
 
-    fn begin(&mut self) -> Parts<'_> {
-        let poller = &self.channel.poller;
-        self.request
-            .settle_deadline(|timeout| poller.deadline_after(timeout));
-        self.request.parts_mut()
+    fn head(&mut self) -> &mut Head {
+        self.request.head_mut()
     }
 
     fn method(&self) -> &'static MethodSpec {

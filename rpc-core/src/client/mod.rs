@@ -83,9 +83,8 @@ impl LocalChannel {
         let Some(chain) = &self.chain else {
             return Ok(None);
         };
-        let after = |timeout| self.core.poller.deadline_after(timeout);
         // Boxed, so that a stream without interceptors has a pointer for it.
-        let begun = Box::pin(begin_stream(chain, method, request, after)).await?;
+        let begun = Box::pin(begin_stream(chain, method, request)).await?;
         Ok(Some(begun))
     }
 }
@@ -99,10 +98,13 @@ impl Caller for LocalChannel {
         _: Q,
         _: S,
     ) -> impl Future<Output = Result<Response<Res>, CallError>> {
-        let call = LocalCall::<Q, S, Req, Res>::new(&self.core, method, request);
+        // Each arm makes the call where it stays.
+        let call = |request| LocalCall::<Q, S, Req, Res>::new(&self.core, method, request);
         match &self.chain {
-            None => MaybeIntercepted::Plain(call),
-            Some(chain) => MaybeIntercepted::Intercepted(InterceptedCall::new(chain, call)),
+            None => MaybeIntercepted::Plain(call(request)),
+            Some(chain) => {
+                MaybeIntercepted::Intercepted(InterceptedCall::new(chain, call(request)))
+            }
         }
     }
 

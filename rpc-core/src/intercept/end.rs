@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::call::Side;
+use super::call::{About, Side};
 use crate::call_error::{CallError, Execution};
+use crate::clock::Clock;
 use crate::message::{Extensions, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
@@ -98,10 +99,8 @@ pub(crate) enum Ending<'a> {
 
 /// The end of a call, as [`Interceptor::end`](super::Interceptor::end) sees it.
 pub struct End<'a> {
-    pub(super) side: Side,
-    pub(super) method: &'static MethodSpec,
-    pub(super) locals: &'a mut Extensions,
-    pub(super) elapsed: Option<Duration>,
+    pub(super) about: &'a mut About,
+    pub(super) clock: &'a Clock,
     pub(super) ending: Ending<'a>,
     pub(super) messages: &'a dyn Messages,
 }
@@ -110,13 +109,13 @@ impl End<'_> {
     /// Returns the side on which the interceptor runs.
     #[must_use]
     pub fn side(&self) -> Side {
-        self.side
+        self.about.side
     }
 
     /// Returns the method.
     #[must_use]
     pub fn method(&self) -> &'static MethodSpec {
-        self.method
+        self.about.method
     }
 
     /// Returns how the call has ended.
@@ -159,7 +158,7 @@ impl End<'_> {
     /// the call.
     #[must_use]
     pub fn execution(&self) -> Option<Execution> {
-        match (self.side, &self.ending) {
+        match (self.about.side, &self.ending) {
             (Side::Client, Ending::Succeeded(_)) => Some(Execution::Answered),
             (_, Ending::Error(error)) => Some(error.execution()),
             _ => None,
@@ -170,7 +169,8 @@ impl End<'_> {
     /// [measures it](super::Interceptor::measures_time).
     #[must_use]
     pub fn elapsed(&self) -> Option<Duration> {
-        self.elapsed
+        let began = self.about.began?;
+        Some(self.clock.now().saturating_duration_since(began))
     }
 
     /// Returns the messages of the client: on a server, those that the handler has read.
@@ -185,7 +185,7 @@ impl End<'_> {
     /// Returns the messages of the server: on a client, those that the application has read.
     #[must_use]
     pub fn responses(&self) -> Traffic {
-        if self.method.kind.server_streams() {
+        if self.about.method.kind.server_streams() {
             return self.messages.responses();
         }
         match &self.ending {
@@ -220,20 +220,20 @@ impl End<'_> {
     /// [`Call::locals`](super::Call::locals).
     #[must_use]
     pub fn locals(&self) -> &Extensions {
-        self.locals
+        &self.about.locals
     }
 
     /// Returns the values that only interceptors see for modification.
     pub fn locals_mut(&mut self) -> &mut Extensions {
-        self.locals
+        &mut self.about.locals
     }
 }
 
 impl fmt::Debug for End<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("End")
-            .field("side", &self.side)
-            .field("method", &self.method.path)
+            .field("side", &self.about.side)
+            .field("method", &self.about.method.path)
             .field("code", &self.code())
             .finish_non_exhaustive()
     }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Instant;
 
-use super::begin::{Begin, Decided, Decision, Later};
-use super::call::{Call, Side};
+use super::begin::{Decided, Decision, Later};
+use super::call::{About, Call, Side};
 use super::chain::Chain;
 use super::end::{End, Ending, Messages};
 use crate::catch_panic::{Panic, catch_panic};
-use crate::message::{Extensions, Parts};
+use crate::message::{Extensions, Head};
 use crate::method::MethodSpec;
 use crate::status::{Code, Status};
 
@@ -17,13 +17,10 @@ use crate::status::{Code, Status};
 /// also when it is dropped.
 pub(crate) struct Interception<C: Deref<Target = Chain>> {
     chain: C,
-    side: Side,
-    method: &'static MethodSpec,
+    about: About,
     /// The interceptors that have let the call pass and have not seen its end: the first ones of the
     /// chain.
     passed: usize,
-    locals: Extensions,
-    began: Option<Instant>,
 }
 
 impl<C: Deref<Target = Chain>> Interception<C> {
@@ -31,20 +28,22 @@ impl<C: Deref<Target = Chain>> Interception<C> {
     pub(crate) fn new(chain: C, side: Side, method: &'static MethodSpec) -> Self {
         Self {
             chain,
-            side,
-            method,
+            about: About {
+                side,
+                method,
+                locals: Extensions::new(),
+                began: None,
+            },
             passed: 0,
-            locals: Extensions::new(),
-            began: None,
         }
     }
 
     /// Asks each interceptor, up to the first that refuses the call or has to wait. If one has to wait, its
     /// decision is to be given to [`go_on`](Self::go_on).
-    #[inline]
-    pub(crate) fn begin(&mut self, request: Parts<'_>) -> Result<Option<Later>, Status> {
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, request: &mut Head) -> Result<Option<Later>, Status> {
         if self.chain.measures_time {
-            self.began = Some(self.chain.clock.now());
+            self.about.began = Some(self.chain.clock.now());
         }
         self.ask(request)
     }
@@ -54,15 +53,15 @@ impl<C: Deref<Target = Chain>> Interception<C> {
     pub(crate) fn go_on(
         &mut self,
         decided: Decided,
-        mut request: Parts<'_>,
+        request: &mut Head,
     ) -> Result<Option<Later>, Status> {
-        let panicked = |panicked: Panic| report(&panicked, "begin", self.method);
+        let method = self.about.method;
+        let panicked = |panicked: Panic| report(&panicked, "begin", method);
         if let Some(change) = decided.map_err(panicked)?? {
             let mut call = Call {
-                side: self.side,
-                method: self.method,
-                request: request.reborrow(),
-                locals: &mut self.locals,
+                about: &mut self.about,
+                request,
+                clock: &self.chain.clock,
             };
             catch_panic(|| change(&mut call)).map_err(panicked)??;
         }
@@ -70,23 +69,30 @@ impl<C: Deref<Target = Chain>> Interception<C> {
         self.ask(request)
     }
 
-    #[inline]
-    fn ask(&mut self, request: Parts<'_>) -> Result<Option<Later>, Status> {
+    #[inline(always)]
+    fn ask(&mut self, request: &mut Head) -> Result<Option<Later>, Status> {
+        let (chain, passed) = (&*self.chain, &mut self.passed);
         let mut call = Call {
-            side: self.side,
-            method: self.method,
+            about: &mut self.about,
             request,
-            locals: &mut self.locals,
+            clock: &chain.clock,
         };
-        while let Some(interceptor) = self.chain.get(self.passed) {
-            match catch_panic(|| interceptor.begin(&mut call)) {
-                Ok(Begin(Decision::Now(decided))) => decided?,
-                Ok(Begin(Decision::Later(later))) => return Ok(Some(later)),
-                Err(panicked) => return Err(report(&panicked, "begin", self.method)),
+        // One that panics has not let the call pass.
+        let asked = catch_panic(|| {
+            while let Some(interceptor) = chain.get(*passed) {
+                match interceptor.begin(&mut call).0 {
+                    Decision::Now(decided) => decided?,
+                    Decision::Later(later) => {
+                        // The time of the call passes while it waits.
+                        call.settle_deadline();
+                        return Ok(Some(later));
+                    }
+                }
+                *passed += 1;
             }
-            self.passed += 1;
-        }
-        Ok(None)
+            Ok(None)
+        });
+        asked.unwrap_or_else(|panicked| Err(report(&panicked, "begin", self.about.method)))
     }
 
     /// Returns true if an interceptor has to see the end of the call.
@@ -97,21 +103,25 @@ impl<C: Deref<Target = Chain>> Interception<C> {
 
     /// Shows the end of the call to the interceptors that have let it pass, the last one first. Does
     /// nothing if they have seen it.
+    #[inline(always)]
     pub(crate) fn end<'a>(&'a mut self, ending: Ending<'a>, messages: &'a dyn Messages) {
-        let since = |began| self.chain.clock.now().saturating_duration_since(began);
+        let (chain, passed, method) = (&*self.chain, &mut self.passed, self.about.method);
         let mut end = End {
-            side: self.side,
-            method: self.method,
-            elapsed: self.began.map(since),
-            locals: &mut self.locals,
+            about: &mut self.about,
+            clock: &chain.clock,
             ending,
             messages,
         };
-        while self.passed > 0 {
-            self.passed -= 1;
-            let interceptor = &self.chain[self.passed];
-            if let Err(panicked) = catch_panic(|| interceptor.end(&mut end)) {
-                let _ = report(&panicked, "end", self.method);
+        while *passed > 0 {
+            let ended = catch_panic(|| {
+                while let Some(interceptor) = chain[..*passed].last() {
+                    *passed -= 1;
+                    interceptor.end(&mut end);
+                }
+            });
+            // The others see the end nevertheless.
+            if let Err(panicked) = ended {
+                let _ = report(&panicked, "end", method);
             }
         }
     }
@@ -146,7 +156,7 @@ fn report(panicked: &Panic, function: &'static str, method: &'static MethodSpec)
 impl<C: Deref<Target = Chain>> fmt::Debug for Interception<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interception")
-            .field("method", &self.method.path)
+            .field("method", &self.about.method.path)
             .field("passed", &self.passed)
             .finish_non_exhaustive()
     }

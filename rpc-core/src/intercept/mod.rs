@@ -46,7 +46,7 @@ mod interception;
 use std::sync::Arc;
 
 pub use self::begin::Begin;
-pub(crate) use self::begin::Later;
+pub(crate) use self::begin::{Decided, Later};
 pub use self::call::{Call, Side};
 pub(crate) use self::chain::Chain;
 pub use self::end::{End, Traffic};

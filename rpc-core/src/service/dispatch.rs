@@ -12,7 +12,7 @@ use super::executor::Executor;
 use super::handler::Handler;
 use super::handler_cells::HandlerCells;
 use super::input::{Input, Message, Messages, WithResponses};
-use super::intercepted::Intercepted;
+use super::intercepted::{Interceptors, NoInterceptors, PollerInterceptors};
 use super::limited::Limited;
 use crate::clock::Clock;
 use crate::codec::{Codec, ProstCodec};
@@ -278,27 +278,27 @@ impl Methods {
     {
         match &self.chain {
             Some(chain) if !self.registers_on_executor => {
-                // Calls of a poller share them without locked instructions.
-                let (chain, handler) = (Rc::new(Chain::clone(chain)), Rc::new(handler));
-                self.add_cells::<_, _, I, S, Res>(spec, move |argument| {
-                    let (chain, handler) = (Rc::clone(&chain), Rc::clone(&handler));
-                    let make = move |argument| handler(argument);
-                    Intercepted::<_, I, S, F, _>::new(chain, spec, argument, make)
-                });
+                let interceptors = PollerInterceptors::new(chain, spec);
+                self.add_cells::<H, F, I, S, Res, _>(spec, handler, interceptors);
             }
-            _ => self.add_cells::<H, F, I, S, Res>(spec, handler),
+            _ => self.add_cells::<H, F, I, S, Res, _>(spec, handler, NoInterceptors),
         }
     }
 
-    fn add_cells<H, F, I, S, Res>(&mut self, spec: &'static MethodSpec, handler: H)
-    where
+    fn add_cells<H, F, I, S, Res, X>(
+        &mut self,
+        spec: &'static MethodSpec,
+        handler: H,
+        interceptors: X,
+    ) where
         H: Fn(I::Argument) -> F + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
         I: Input + 'static,
         S: Codec<Res>,
         Res: 'static,
+        X: Interceptors<I> + 'static,
     {
-        let cells = HandlerCells::<H, F, I, S, Res>::new(spec.path, handler);
+        let cells = HandlerCells::<H, F, I, S, Res, X>::new(spec.path, handler, interceptors);
         let handler: Rc<dyn Handler> = match Limited::of(spec, cells) {
             Ok(limited) => Rc::new(limited),
             Err(cells) => Rc::new(cells),

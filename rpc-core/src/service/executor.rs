@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::input::{Input, Message, Messages, WithResponses};
-use super::intercepted::Intercepted;
+use super::intercepted::on_executor;
 use crate::codec::{Codec, ProstCodec};
 use crate::intercept::Chain;
 use crate::message::{Request, Response};
@@ -200,10 +200,9 @@ impl<T: Send + Sync + 'static> OnExecutor<T> {
             Some(chain) => {
                 let make = move |argument| handler(service, argument);
                 let chain = Arc::clone(chain);
-                // The interceptors begin on the executor.
-                self.run(async move {
-                    Intercepted::<_, I, S, F, _>::new(chain, spec, argument, make).await
-                })
+                self.run(
+                    async move { on_executor::<I, S, Res, F>(&chain, spec, argument, make).await },
+                )
             }
         }
     }

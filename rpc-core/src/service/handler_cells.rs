@@ -22,11 +22,13 @@ use slab::Slab;
 
 use super::handler::{EncodedResponse, Handler, HandlerKey, RawRequest, Served};
 use super::input::{Input, Receiving};
+use super::intercepted::Interceptors;
 use super::response_lengths::{ResponseLengths, encode, encode_chunks};
 use crate::catch_panic::{Panic, catch_panic};
 use crate::codec::LongMessage;
 use crate::codec::{Allocate, Codec};
 use crate::deadline;
+use crate::intercept::Later;
 use crate::message::Response;
 use crate::method::MethodKind;
 use crate::status::Status;
@@ -35,33 +37,44 @@ use crate::status::Status;
 /// first poll until it completes.
 type FutureCell<F> = Pin<Box<Option<F>>>;
 
-pub(super) struct HandlerCells<H, F, I: Input, S, Res> {
+pub(super) struct HandlerCells<H, F, I: Input, S, Res, X: Interceptors<I>> {
     /// The method, for the log.
     path: &'static str,
     make: H,
+    interceptors: X,
     /// Cells without a future.
     free: RefCell<Vec<FutureCell<F>>>,
     /// The futures that are pending, and the responses that wait for a send slot.
-    kept: RefCell<Slab<Kept<F, I::Argument, Res>>>,
+    kept: RefCell<Slab<Kept<F, I::Argument, Res, X::Call>>>,
     /// `I` makes the handler's argument, `S` encodes the response.
     input_and_codec: PhantomData<fn(I, S)>,
 }
 
-enum Kept<F, A, Res> {
+enum Kept<F, A, Res, C> {
     /// A request whose message is being decoded, with its deadline. The handler's future is made of it.
     Receiving(Receiving<A>, Option<Instant>),
-    /// With the deadline of its call.
-    Future(FutureCell<F>, Option<Instant>),
+    /// A call that waits for one of its interceptors, with its deadline.
+    Waiting(Box<Waiting<A, C>>, Option<Instant>),
+    /// With the deadline of its call, and its interceptors.
+    Future(FutureCell<F>, Option<Instant>, C),
     Response(Response<Res>),
     /// The future is being polled.
     Polling,
 }
 
-impl<H, F, I: Input, S, Res> HandlerCells<H, F, I, S, Res> {
-    pub(super) fn new(path: &'static str, make: H) -> Self {
+/// A call that waits for one of its interceptors. The handler's future is made of the argument.
+struct Waiting<A, C> {
+    later: Later,
+    argument: A,
+    call: C,
+}
+
+impl<H, F, I: Input, S, Res, X: Interceptors<I>> HandlerCells<H, F, I, S, Res, X> {
+    pub(super) fn new(path: &'static str, make: H, interceptors: X) -> Self {
         Self {
             path,
             make,
+            interceptors,
             free: RefCell::default(),
             kept: RefCell::default(),
             input_and_codec: PhantomData,
@@ -69,11 +82,12 @@ impl<H, F, I: Input, S, Res> HandlerCells<H, F, I, S, Res> {
     }
 }
 
-impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res>
+impl<H, F, I, S, Res, X> HandlerCells<H, F, I, S, Res, X>
 where
     F: Future<Output = Result<Response<Res>, Status>>,
     I: Input,
     S: Codec<Res>,
+    X: Interceptors<I>,
 {
     #[inline(always)]
     fn lengths(&self, response: &Response<Res>) -> Result<ResponseLengths, Status> {
@@ -88,17 +102,17 @@ where
     }
 
     #[cold]
-    fn keep(&self, kept: Kept<F, I::Argument, Res>) -> HandlerKey {
+    fn keep(&self, kept: Kept<F, I::Argument, Res, X::Call>) -> HandlerKey {
         // There is one entry per call in flight, which the 20 index bits of call ids bound.
         HandlerKey(self.kept.borrow_mut().insert(kept) as u32)
     }
 
-    fn begin_poll(&self, key: HandlerKey) -> Kept<F, I::Argument, Res> {
+    fn begin_poll(&self, key: HandlerKey) -> Kept<F, I::Argument, Res, X::Call> {
         let kept = &mut self.kept.borrow_mut()[key.0 as usize];
         mem::replace(kept, Kept::Polling)
     }
 
-    fn take_kept(&self, key: HandlerKey) -> Option<Kept<F, I::Argument, Res>> {
+    fn take_kept(&self, key: HandlerKey) -> Option<Kept<F, I::Argument, Res, X::Call>> {
         self.kept.borrow_mut().try_remove(key.0 as usize)
     }
 
@@ -111,14 +125,19 @@ where
         polled: Result<Result<Option<Served>, Status>, Panic>,
         key: Option<HandlerKey>,
         deadline: Option<Instant>,
+        mut call: X::Call,
     ) -> Served {
         let served = match polled {
             Ok(Ok(Some(served))) => served,
-            Ok(Ok(None)) => return Served::Pending(self.keep_future(cell, key, deadline)),
+            Ok(Ok(None)) => {
+                let kept = Kept::Future(cell, deadline, call);
+                return Served::Pending(self.keep_again(kept, key));
+            }
             Ok(Err(status)) => Served::of_failure(status),
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
                 let _ = catch_panic(|| cell.as_mut().set(None));
+                X::end_panicked(&mut call);
                 Served::Failed(panicked.report(self.path))
             }
         };
@@ -137,13 +156,15 @@ where
         mut cell: Pin<&mut Option<F>>,
         cx: &mut Context<'_>,
         out: &mut [u8],
+        call: &mut X::Call,
     ) -> Result<Option<Served>, Status> {
         let Some(future) = cell.as_mut().as_pin_mut() else {
             return Err(missing());
         };
-        let polled = future.poll(cx);
-        if polled.is_ready() {
+        let mut polled = future.poll(cx);
+        if let Poll::Ready(outcome) = &mut polled {
             cell.set(None);
+            X::end::<S, Res>(call, outcome);
         }
         // The response is encoded where the poll has left it, and moved only if it does not fit.
         if let Poll::Ready(Ok(response)) = &polled {
@@ -171,19 +192,13 @@ where
         Ok((self.keep(Kept::Response(response)), len))
     }
 
-    #[inline]
-    fn keep_future(
-        &self,
-        cell: FutureCell<F>,
-        key: Option<HandlerKey>,
-        deadline: Option<Instant>,
-    ) -> HandlerKey {
-        self.keep_again(Kept::Future(cell, deadline), key)
-    }
-
     /// Keeps what is pending. `key` is its entry if it was pending before.
     #[inline(always)]
-    fn keep_again(&self, kept: Kept<F, I::Argument, Res>, key: Option<HandlerKey>) -> HandlerKey {
+    fn keep_again(
+        &self,
+        kept: Kept<F, I::Argument, Res, X::Call>,
+        key: Option<HandlerKey>,
+    ) -> HandlerKey {
         match key {
             Some(key) => {
                 self.kept.borrow_mut()[key.0 as usize] = kept;
@@ -194,12 +209,13 @@ where
     }
 }
 
-impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res>
+impl<H, F, I, S, Res, X> HandlerCells<H, F, I, S, Res, X>
 where
     H: Fn(I::Argument) -> F,
     F: Future<Output = Result<Response<Res>, Status>>,
     I: Input,
     S: Codec<Res>,
+    X: Interceptors<I>,
 {
     /// Serves a request whose message is long.
     #[cold]
@@ -223,7 +239,7 @@ where
     #[inline(never)]
     fn resume_other(
         &self,
-        kept: Kept<F, I::Argument, Res>,
+        kept: Kept<F, I::Argument, Res, X::Call>,
         key: HandlerKey,
         cx: &mut Context<'_>,
         out: &mut [u8],
@@ -232,6 +248,7 @@ where
             Kept::Receiving(receiving, deadline) => {
                 self.receive(receiving, Some(key), deadline, cx, out)
             }
+            Kept::Waiting(waiting, deadline) => self.wait(*waiting, Some(key), deadline, cx, out),
             Kept::Future(..) | Kept::Response(_) | Kept::Polling => Served::Failed(missing()),
         }
     }
@@ -252,22 +269,82 @@ where
                 let kept = Kept::Receiving(receiving, deadline);
                 return Served::Pending(self.keep_again(kept, key));
             }
-            Ok(Poll::Ready(Ok(argument))) => {
-                let mut cell = self.free_cell();
-                let polled = catch_panic(|| {
-                    let _scope = deadline::enter(deadline);
-                    cell.as_mut().set(Some((self.make)(argument)));
-                    self.poll_and_encode(cell.as_mut(), cx, out)
-                });
-                return self.after_poll(cell, polled, key, deadline);
+            Ok(Poll::Ready(Ok(mut argument))) => {
+                let mut call = self.interceptors.of_call();
+                let asked = X::begin(&mut call, &mut argument);
+                return self.asked(asked, argument, call, key, deadline, cx, out);
             }
             Ok(Poll::Ready(Err(status))) => status,
             Err(panicked) => panicked.report(self.path),
         };
+        self.not_started(status, key)
+    }
+
+    fn not_started(&self, status: Status, key: Option<HandlerKey>) -> Served {
         if let Some(key) = key {
             self.kept.borrow_mut().remove(key.0 as usize);
         }
         Served::NotStarted(status)
+    }
+
+    /// Waits for the decision of an interceptor, which follows from `waiting`.
+    #[cold]
+    #[inline(never)]
+    fn wait(
+        &self,
+        mut waiting: Waiting<I::Argument, X::Call>,
+        key: Option<HandlerKey>,
+        deadline: Option<Instant>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Served {
+        let Poll::Ready(decided) = waiting.later.poll(cx) else {
+            let kept = Kept::Waiting(Box::new(waiting), deadline);
+            return Served::Pending(self.keep_again(kept, key));
+        };
+        let Waiting {
+            mut argument,
+            mut call,
+            ..
+        } = waiting;
+        let asked = X::go_on(&mut call, decided, &mut argument);
+        self.asked(asked, argument, call, key, deadline, cx, out)
+    }
+
+    /// Builds the handler's future and polls it, or waits for another interceptor.
+    #[cold]
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn asked(
+        &self,
+        asked: Result<Option<Later>, Status>,
+        argument: I::Argument,
+        mut call: X::Call,
+        key: Option<HandlerKey>,
+        deadline: Option<Instant>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Served {
+        match asked {
+            Ok(None) => {}
+            Ok(Some(later)) => {
+                let waiting = Waiting {
+                    later,
+                    argument,
+                    call,
+                };
+                return self.wait(waiting, key, deadline, cx, out);
+            }
+            Err(status) => return self.not_started(status, key),
+        }
+        let deadline = X::deadline(&call, deadline);
+        let mut cell = self.free_cell();
+        let polled = catch_panic(|| {
+            let _scope = deadline::enter(deadline);
+            cell.as_mut().set(Some((self.make)(argument)));
+            self.poll_and_encode(cell.as_mut(), cx, out, &mut call)
+        });
+        self.after_poll(cell, polled, key, deadline, call)
     }
 }
 
@@ -276,12 +353,13 @@ fn missing() -> Status {
     Status::internal("the handler's future is missing. This is a bug in Verbline")
 }
 
-impl<H, F, I, S, Res> Handler for HandlerCells<H, F, I, S, Res>
+impl<H, F, I, S, Res, X> Handler for HandlerCells<H, F, I, S, Res, X>
 where
     H: Fn(I::Argument) -> F,
     F: Future<Output = Result<Response<Res>, Status>>,
     I: Input,
     S: Codec<Res>,
+    X: Interceptors<I>,
 {
     fn kind(&self) -> MethodKind {
         I::KIND
@@ -292,30 +370,42 @@ where
             return self.serve_long(request, long, cx, out);
         }
         let mut cell = self.free_cell();
+        let mut call = self.interceptors.of_call();
         let mut has_started = false;
+        let mut waiting = None;
         let polled = catch_panic(|| {
-            let argument = I::receive(request)?;
+            let mut argument = I::receive(request)?;
+            if let Some(later) = X::begin(&mut call, &mut argument)? {
+                waiting = Some((later, argument));
+                return Ok(None);
+            }
             has_started = true;
-            let _scope = deadline::enter(request.deadline);
+            let _scope = deadline::enter(X::deadline(&call, request.deadline));
             cell.as_mut().set(Some((self.make)(argument)));
-            self.poll_and_encode(cell.as_mut(), cx, out)
+            self.poll_and_encode(cell.as_mut(), cx, out, &mut call)
         });
-        match self.after_poll(cell, polled, None, request.deadline) {
+        if let Some((later, argument)) = waiting {
+            self.free.borrow_mut().push(cell);
+            let asked = Ok(Some(later));
+            return self.asked(asked, argument, call, None, request.deadline, cx, out);
+        }
+        let deadline = X::deadline(&call, request.deadline);
+        match self.after_poll(cell, polled, None, deadline, call) {
             Served::Failed(status) if !has_started => Served::NotStarted(status),
             served => served,
         }
     }
 
     fn resume(&self, key: HandlerKey, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
-        let (mut cell, deadline) = match self.begin_poll(key) {
-            Kept::Future(cell, deadline) => (cell, deadline),
+        let (mut cell, deadline, mut call) = match self.begin_poll(key) {
+            Kept::Future(cell, deadline, call) => (cell, deadline, call),
             other => return self.resume_other(other, key, cx, out),
         };
         let polled = catch_panic(|| {
             let _scope = deadline::enter(deadline);
-            self.poll_and_encode(cell.as_mut(), cx, out)
+            self.poll_and_encode(cell.as_mut(), cx, out, &mut call)
         });
-        self.after_poll(cell, polled, Some(key), deadline)
+        self.after_poll(cell, polled, Some(key), deadline, call)
     }
 
     fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status> {
@@ -352,11 +442,13 @@ where
     fn discard(&self, key: HandlerKey) {
         let kept = self.take_kept(key);
         let dropped = catch_panic(|| match kept {
-            Some(Kept::Future(mut cell, _)) => {
+            Some(Kept::Future(mut cell, _, call)) => {
                 cell.as_mut().set(None);
+                drop(call);
                 Some(cell)
             }
-            Some(Kept::Receiving(..) | Kept::Response(_) | Kept::Polling) | None => None,
+            Some(Kept::Receiving(..) | Kept::Waiting(..) | Kept::Response(_) | Kept::Polling)
+            | None => None,
         });
         match dropped {
             Ok(cell) => self.free.borrow_mut().extend(cell),

@@ -11,8 +11,7 @@ use std::sync::atomic::Ordering;
 use super::handler::RawRequest;
 use crate::codec::LongMessage;
 use crate::codec::{Codec, DecodeError};
-use crate::intercept::Side;
-use crate::message::{Parts, Request};
+use crate::message::{Head, Request};
 use crate::metadata::Metadata;
 use crate::method::MethodKind;
 use crate::peer::{Peer, take_reserved};
@@ -33,10 +32,10 @@ pub(super) trait Input {
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status>;
 
     /// Returns the request without its message.
-    fn parts(argument: &mut Self::Argument) -> Parts<'_>;
+    fn head(argument: &mut Self::Argument) -> &mut Head;
 
-    /// Returns what counts the messages of the call, from now on.
-    fn messages(argument: &mut Self::Argument) -> CallMessages;
+    /// Lets `messages` count the messages of the call from now on.
+    fn count(argument: &mut Self::Argument, messages: &mut CallMessages);
 
     /// Decodes a request whose message is long, perhaps beside the poller. By default, the message is
     /// none of the argument.
@@ -75,18 +74,13 @@ impl<Q: Codec<Req>, Req: 'static> Input for Message<Q, Req> {
     }
 
     #[inline]
-    fn parts(argument: &mut Self::Argument) -> Parts<'_> {
-        argument.parts_mut()
+    fn head(argument: &mut Self::Argument) -> &mut Head {
+        argument.head_mut()
     }
 
     #[inline]
-    fn messages(argument: &mut Self::Argument) -> CallMessages {
-        CallMessages {
-            kind: Self::KIND,
-            side: Side::Server,
-            request_len: argument.received_len(),
-            stream: None,
-        }
+    fn count(argument: &mut Self::Argument, messages: &mut CallMessages) {
+        messages.request_len = argument.received_len();
     }
 
     fn receive_long(
@@ -119,17 +113,12 @@ impl<Q: Codec<Req>, Req: 'static> Input for Messages<Q, Req> {
         Ok(Request::received(messages, 0, metadata, deadline, peer))
     }
 
-    fn parts(argument: &mut Self::Argument) -> Parts<'_> {
-        argument.parts_mut()
+    fn head(argument: &mut Self::Argument) -> &mut Head {
+        argument.head_mut()
     }
 
-    fn messages(argument: &mut Self::Argument) -> CallMessages {
-        CallMessages {
-            kind: Self::KIND,
-            side: Side::Server,
-            request_len: 0,
-            stream: Some(argument.get_mut().count()),
-        }
+    fn count(argument: &mut Self::Argument, messages: &mut CallMessages) {
+        messages.stream = Some(argument.get_mut().count());
     }
 }
 
@@ -146,16 +135,13 @@ impl<I: Input, S: Codec<Res>, Res: 'static> Input for WithResponses<I, S, Res> {
         Ok((argument, Responses::new(stream_of(request)?)))
     }
 
-    fn parts((argument, _): &mut Self::Argument) -> Parts<'_> {
-        I::parts(argument)
+    fn head((argument, _): &mut Self::Argument) -> &mut Head {
+        I::head(argument)
     }
 
-    fn messages((argument, responses): &mut Self::Argument) -> CallMessages {
-        CallMessages {
-            kind: Self::KIND,
-            stream: Some(Arc::clone(responses.core())),
-            ..I::messages(argument)
-        }
+    fn count((argument, responses): &mut Self::Argument, messages: &mut CallMessages) {
+        I::count(argument, messages);
+        messages.stream = Some(Arc::clone(responses.core()));
     }
 
     fn receive_long(

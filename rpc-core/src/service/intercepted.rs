@@ -1,189 +1,239 @@
-//! [`Intercepted`]: a call of a server around whose handler interceptors run.
+//! The interceptors of a server: [`Interceptors`] of a method, and [`on_executor`] for handlers that run there.
 //!
-//! A method without interceptors is registered as it is. Those of a method that has some are part of
-//! its future, so they run where the handler runs, and see the end of the call when the future is
-//! dropped.
-//!
-//! ```text
-//!  new ──▶ all pass ──▶ the handler runs ──▶ end
-//!   │         ▲
-//!   ├─▶ one waits ─┐
-//!   └──────────────┴──▶ one refuses ──▶ end
-//! ```
+//! A method without interceptors is registered with [`NoInterceptors`], of which nothing is left in its
+//! code.
 
-use std::marker::PhantomData;
+use std::future::poll_fn;
 use std::ops::Deref;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::pin::pin;
+use std::rc::Rc;
 use std::time::Instant;
-
-use pin_project_lite::pin_project;
 
 use super::input::Input;
 use crate::codec::Codec;
 use crate::deadline;
-use crate::intercept::{Chain, Ending, Interception, Later, Replied, Side};
+use crate::intercept::{Chain, Decided, Ending, Interception, Later, Replied, Side};
 use crate::message::Response;
 use crate::method::MethodSpec;
-use crate::status::Status;
+use crate::status::{Code, Status};
 use crate::stream::intercepted::CallMessages;
 
-pin_project! {
-    /// The future of a call between its interceptors. `F` is the handler's, which `H` makes.
-    pub(super) struct Intercepted<C, I, S, F, H>
-    where
-        C: Deref<Target = Chain>,
-        I: Input,
-    {
-        // Dropped before `call`, which ends then.
-        #[pin]
-        handler: Option<F>,
-        // What is there before the handler runs.
-        pending: Option<Pending<I::Argument, H>>,
-        call: InterceptedCall<C>,
-        codec: PhantomData<fn(S)>,
+/// The interceptors of a method whose handlers run on the poller.
+pub(super) trait Interceptors<I: Input> {
+    /// Those of one call. They see its end when this is dropped, if they have not seen it before.
+    type Call;
+
+    fn of_call(&self) -> Self::Call;
+
+    /// Asks whether the handler may run. If it has to wait, the decision is to be given to
+    /// [`go_on`](Self::go_on).
+    fn begin(call: &mut Self::Call, argument: &mut I::Argument) -> Result<Option<Later>, Status>;
+
+    /// Goes on with a decision for which the call has waited.
+    fn go_on(
+        call: &mut Self::Call,
+        decided: Decided,
+        argument: &mut I::Argument,
+    ) -> Result<Option<Later>, Status>;
+
+    /// Returns the deadline of a call that has begun, which had this deadline before.
+    fn deadline(call: &Self::Call, before: Option<Instant>) -> Option<Instant>;
+
+    /// Shows what the handler has answered.
+    fn end<S: Codec<Res>, Res>(call: &mut Self::Call, outcome: &mut Result<Response<Res>, Status>);
+
+    /// Shows the end of a call whose handler has panicked.
+    fn end_panicked(call: &mut Self::Call);
+}
+
+/// There are none.
+pub(super) struct NoInterceptors;
+
+impl<I: Input> Interceptors<I> for NoInterceptors {
+    type Call = ();
+
+    #[inline(always)]
+    fn of_call(&self) -> Self::Call {}
+
+    #[inline(always)]
+    fn begin((): &mut (), _: &mut I::Argument) -> Result<Option<Later>, Status> {
+        Ok(None)
     }
+
+    fn go_on((): &mut (), _: Decided, _: &mut I::Argument) -> Result<Option<Later>, Status> {
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn deadline((): &(), before: Option<Instant>) -> Option<Instant> {
+        before
+    }
+
+    #[inline(always)]
+    fn end<S: Codec<Res>, Res>((): &mut (), _: &mut Result<Response<Res>, Status>) {}
+
+    #[inline(always)]
+    fn end_panicked((): &mut ()) {}
 }
 
-/// A call whose handler does not run.
-enum Pending<A, H> {
-    /// An interceptor has to decide. Then the handler's future is made of these.
-    Waiting(Later, A, H),
-    Refused(Status),
+/// Some of a method. The calls of a poller share them without locked instructions.
+pub(super) struct PollerInterceptors {
+    chain: Rc<Chain>,
+    method: &'static MethodSpec,
 }
 
-/// One call, until its interceptors have seen its end.
-struct InterceptedCall<C: Deref<Target = Chain>> {
-    interception: Interception<C>,
-    messages: CallMessages,
-    deadline: Option<Instant>,
-    /// An interceptor has limited the deadline.
-    is_limited: bool,
-}
-
-impl<C, I, S, F, H> Intercepted<C, I, S, F, H>
-where
-    C: Deref<Target = Chain>,
-    I: Input,
-    H: FnOnce(I::Argument) -> F,
-{
-    /// Asks the interceptors of `chain`, and makes the handler's future if they let the call pass.
-    #[inline]
-    pub(super) fn new(
-        chain: C,
-        method: &'static MethodSpec,
-        mut argument: I::Argument,
-        make: H,
-    ) -> Self {
-        let mut call = InterceptedCall {
-            interception: Interception::new(chain, Side::Server, method),
-            messages: I::messages(&mut argument),
-            deadline: I::parts(&mut argument).deadline(),
-            is_limited: false,
-        };
-        let (handler, pending) = match call.interception.begin(I::parts(&mut argument)) {
-            Ok(None) => (Some(call.make::<I, F>(argument, make)), None),
-            Ok(Some(later)) => (None, Some(Pending::Waiting(later, argument, make))),
-            Err(status) => (None, Some(Pending::Refused(status))),
-        };
+impl PollerInterceptors {
+    pub(super) fn new(chain: &Chain, method: &'static MethodSpec) -> Self {
         Self {
-            handler,
-            pending,
-            call,
-            codec: PhantomData,
+            chain: Rc::new(chain.clone()),
+            method,
         }
     }
+}
+
+impl<I: Input> Interceptors<I> for PollerInterceptors {
+    type Call = InterceptedCall<Rc<Chain>>;
+
+    #[inline]
+    fn of_call(&self) -> Self::Call {
+        InterceptedCall::new(Rc::clone(&self.chain), self.method)
+    }
+
+    #[inline]
+    fn begin(call: &mut Self::Call, argument: &mut I::Argument) -> Result<Option<Later>, Status> {
+        call.begin::<I>(argument)
+    }
+
+    fn go_on(
+        call: &mut Self::Call,
+        decided: Decided,
+        argument: &mut I::Argument,
+    ) -> Result<Option<Later>, Status> {
+        call.go_on::<I>(decided, argument)
+    }
+
+    #[inline]
+    fn deadline(call: &Self::Call, _: Option<Instant>) -> Option<Instant> {
+        call.deadline
+    }
+
+    #[inline]
+    fn end<S: Codec<Res>, Res>(call: &mut Self::Call, outcome: &mut Result<Response<Res>, Status>) {
+        call.end_with::<S, Res>(outcome);
+    }
+
+    #[cold]
+    fn end_panicked(call: &mut Self::Call) {
+        call.end(Ending::Dropped(Code::Internal));
+    }
+}
+
+/// Runs a handler between the interceptors of its service, on an executor.
+pub(super) async fn on_executor<I, S, Res, F>(
+    chain: &Chain,
+    method: &'static MethodSpec,
+    mut argument: I::Argument,
+    make: impl FnOnce(I::Argument) -> F,
+) -> Result<Response<Res>, Status>
+where
+    I: Input,
+    S: Codec<Res>,
+    F: Future<Output = Result<Response<Res>, Status>>,
+{
+    let mut call = InterceptedCall::new(chain, method);
+    let refusal = |status: Status| status.into_refusal();
+    let mut asked = call.begin::<I>(&mut argument).map_err(refusal)?;
+    while let Some(mut later) = asked {
+        let decided = poll_fn(|cx| later.poll(cx)).await;
+        asked = call.go_on::<I>(decided, &mut argument).map_err(refusal)?;
+    }
+    let deadline = call.deadline;
+    let mut handler = pin!(make(argument));
+    let mut outcome = poll_fn(|cx| {
+        let _scope = deadline::enter(deadline);
+        handler.as_mut().poll(cx)
+    })
+    .await;
+    call.end_with::<S, Res>(&mut outcome);
+    outcome
+}
+
+/// The interceptors of one call.
+pub(super) struct InterceptedCall<C: Deref<Target = Chain>> {
+    interception: Interception<C>,
+    messages: CallMessages,
+    /// When the call ends, as soon as it has begun.
+    deadline: Option<Instant>,
 }
 
 impl<C: Deref<Target = Chain>> InterceptedCall<C> {
-    /// Makes the handler's future of a call that all interceptors have let pass.
     #[inline]
-    fn make<I: Input, F>(
-        &mut self,
-        mut argument: I::Argument,
-        make: impl FnOnce(I::Argument) -> F,
-    ) -> F {
-        let deadline = I::parts(&mut argument).deadline();
-        if deadline != self.deadline {
-            self.is_limited = true;
-            self.deadline = deadline;
+    fn new(chain: C, method: &'static MethodSpec) -> Self {
+        Self {
+            interception: Interception::new(chain, Side::Server, method),
+            messages: CallMessages::new(method.kind, Side::Server),
+            deadline: None,
         }
-        make(argument)
     }
 
-    /// Waits for a decision, and makes the handler's future if all interceptors let the call pass then.
+    #[inline]
+    fn begin<I: Input>(&mut self, argument: &mut I::Argument) -> Result<Option<Later>, Status> {
+        I::count(argument, &mut self.messages);
+        let asked = self.interception.begin(I::head(argument));
+        self.asked::<I>(asked, argument)
+    }
+
     #[cold]
-    fn poll_pending<I: Input, F, H: FnOnce(I::Argument) -> F>(
+    fn go_on<I: Input>(
         &mut self,
-        place: &mut Option<Pending<I::Argument, H>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<F, Status>> {
-        loop {
-            let (mut later, mut argument, make) = match place.take() {
-                Some(Pending::Waiting(later, argument, make)) => (later, argument, make),
-                Some(Pending::Refused(status)) => return Poll::Ready(Err(status)),
-                None => unreachable!("something is pending"),
-            };
-            let Poll::Ready(decided) = later.poll(cx) else {
-                *place = Some(Pending::Waiting(later, argument, make));
-                return Poll::Pending;
-            };
-            let asked = self.interception.go_on(decided, I::parts(&mut argument));
-            match asked {
-                Ok(None) => return Poll::Ready(Ok(self.make::<I, F>(argument, make))),
-                Ok(Some(later)) => *place = Some(Pending::Waiting(later, argument, make)),
-                Err(status) => return Poll::Ready(Err(status)),
-            }
+        decided: Decided,
+        argument: &mut I::Argument,
+    ) -> Result<Option<Later>, Status> {
+        let asked = self.interception.go_on(decided, I::head(argument));
+        self.asked::<I>(asked, argument)
+    }
+
+    #[inline]
+    fn asked<I: Input>(
+        &mut self,
+        asked: Result<Option<Later>, Status>,
+        argument: &mut I::Argument,
+    ) -> Result<Option<Later>, Status> {
+        self.deadline = I::head(argument).deadline();
+        match asked {
+            Ok(asked) => Ok(asked),
+            Err(status) => Err(self.refused(status)),
         }
     }
 
-    /// Shows the end of the call to its interceptors.
+    /// Shows the refusal to the interceptors that have let the call pass.
+    #[cold]
+    fn refused(&mut self, status: Status) -> Status {
+        let mut status = status.of_failure();
+        self.end(Ending::Failed(&mut status));
+        status
+    }
+
+    #[inline(always)]
+    fn end_with<S: Codec<Res>, Res>(&mut self, outcome: &mut Result<Response<Res>, Status>) {
+        match outcome {
+            Ok(response) => {
+                let mut reply = Replied::new(response, S::encoded_len);
+                self.end(Ending::Succeeded(&mut reply));
+            }
+            Err(status) => self.end(Ending::Failed(status)),
+        }
+    }
+
     #[inline]
     fn end<'a>(&'a mut self, ending: Ending<'a>) {
         self.interception.end(ending, &self.messages);
     }
-}
 
-impl<C, I, S, F, H, Res> Future for Intercepted<C, I, S, F, H>
-where
-    C: Deref<Target = Chain>,
-    I: Input,
-    S: Codec<Res>,
-    F: Future<Output = Result<Response<Res>, Status>>,
-    H: FnOnce(I::Argument) -> F,
-{
-    type Output = F::Output;
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let mut this = self.project();
-        let call = this.call;
-        if this.pending.is_some() {
-            match ready!(call.poll_pending::<I, F, H>(this.pending, cx)) {
-                Ok(handler) => this.handler.set(Some(handler)),
-                Err(status) => {
-                    let mut status = status.into_refusal();
-                    call.end(Ending::Failed(&mut status));
-                    return Poll::Ready(Err(status));
-                }
-            }
-        }
-        let Some(handler) = this.handler.as_mut().as_pin_mut() else {
-            // The future was polled after completion. The contract of `Future` permits any result.
-            return Poll::Pending;
-        };
-        let scope = call.is_limited.then(|| deadline::enter(call.deadline));
-        let mut outcome = ready!(handler.poll(cx));
-        this.handler.set(None);
-        drop(scope);
-        match &mut outcome {
-            Ok(response) => {
-                let mut reply = Replied::new(response, S::encoded_len);
-                call.end(Ending::Succeeded(&mut reply));
-            }
-            Err(status) => call.end(Ending::Failed(status)),
-        }
-        Poll::Ready(outcome)
+    #[cold]
+    fn end_dropped(&mut self) {
+        let code = self.interception.code_of_dropped(self.deadline);
+        self.end(Ending::Dropped(code));
     }
 }
 
@@ -191,8 +241,7 @@ impl<C: Deref<Target = Chain>> Drop for InterceptedCall<C> {
     #[inline]
     fn drop(&mut self) {
         if self.interception.has_begun() {
-            let code = self.interception.code_of_dropped(self.deadline);
-            self.end(Ending::Dropped(code));
+            self.end_dropped();
         }
     }
 }

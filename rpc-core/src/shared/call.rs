@@ -16,7 +16,7 @@ use crate::clock::deadline_after;
 use crate::codec::Codec;
 use crate::driver::waiters::WaiterKey;
 use crate::limits::{LengthLimit, MessageLimit};
-use crate::message::{Parts, Request, Response};
+use crate::message::{Head, Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stats::is_timed_here;
@@ -204,11 +204,8 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
 impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> UnaryCall for SharedCall<'_, Q, S, Req, Res> {
     type Response = Res;
 
-    fn begin(&mut self) -> Parts<'_> {
-        let clock = &self.shared.clock;
-        self.request
-            .settle_deadline(|timeout| deadline_after(clock.now(), timeout));
-        self.request.parts_mut()
+    fn head(&mut self) -> &mut Head {
+        self.request.head_mut()
     }
 
     fn method(&self) -> &'static MethodSpec {

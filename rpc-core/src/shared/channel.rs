@@ -15,7 +15,6 @@ use crate::call_error::CallError;
 use crate::client::SendCaller;
 use crate::client::intercepted::{InterceptedCall, begin_stream};
 use crate::client::streaming::OpenCall;
-use crate::clock::deadline_after;
 use crate::codec::{Codec, MessageBuf};
 use crate::intercept::{Chain, Interceptor};
 use crate::limits::Limits;
@@ -150,10 +149,8 @@ impl Channel {
         let Some(chain) = &self.chain else {
             return Ok(None);
         };
-        let clock = &self.shared.clock;
-        let after = |timeout| deadline_after(clock.now(), timeout);
         // Boxed, so that a stream without interceptors has a pointer for it.
-        let begun = Box::pin(begin_stream(chain, method, request, after)).await?;
+        let begun = Box::pin(begin_stream(chain, method, request)).await?;
         Ok(Some(begun))
     }
 }

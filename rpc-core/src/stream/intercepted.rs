@@ -22,6 +22,16 @@ pub(crate) struct CallMessages {
 }
 
 impl CallMessages {
+    #[inline]
+    pub(crate) fn new(kind: MethodKind, side: Side) -> Self {
+        Self {
+            kind,
+            side,
+            request_len: 0,
+            stream: None,
+        }
+    }
+
     /// Returns what the stream has brought or taken away: what `by` has sent.
     fn of_stream(&self, by: Side) -> Traffic {
         match &self.stream {
@@ -56,12 +66,7 @@ impl InterceptedStream {
         let side = Side::Client;
         Self {
             interception: Interception::new(chain, side, method),
-            messages: CallMessages {
-                kind: method.kind,
-                side,
-                request_len: 0,
-                stream: None,
-            },
+            messages: CallMessages::new(method.kind, side),
         }
     }
 
