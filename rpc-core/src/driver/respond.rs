@@ -43,7 +43,7 @@ impl Handlers {
                 self.respond_failure(connections, call, status, Started::NOT)
             }
             // The caller parks the handler.
-            Served::Pending(_) => {}
+            Served::Pending(_) | Served::PendingUntil(..) => {}
         }
     }
 

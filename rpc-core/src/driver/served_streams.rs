@@ -147,8 +147,13 @@ impl Serving {
         if !matches!(outcome, Served::NotStarted(_)) {
             connections.counters.started(call.served.method);
         }
+        let (pending, deadline) = match outcome {
+            Served::Pending(handler_key) => (Some(handler_key), deadline),
+            Served::PendingUntil(handler_key, limit) => (Some(handler_key), Some(limit)),
+            _ => (None, deadline),
+        };
         state.streams.set_deadline(key, &mut state.links, deadline);
-        if let Served::Pending(handler_key) = outcome {
+        if let Some(handler_key) = pending {
             connections.counters.handlers.awaited.add(1);
             state.streams.set_task(key, task);
             drop(borrowed);
@@ -202,7 +207,7 @@ impl Serving {
             Served::Failed(status) => BlockedResponse::Failed(status, Started::Maybe),
             Served::NotStarted(status) => BlockedResponse::Failed(status, Started::NOT),
             // The caller parks the handler.
-            Served::Pending(_) => return false,
+            Served::Pending(_) | Served::PendingUntil(..) => return false,
         };
         state.streams.keep_answer(key, answer);
         false

@@ -167,11 +167,15 @@ impl Serving {
         deadline: Option<Instant>,
         (key, waker): LentTask,
     ) {
-        let Served::Pending(handler_key) = outcome else {
-            self.handlers.lent_task.set(Some((key, waker)));
-            return self
-                .handlers
-                .respond(connections, call, handler, outcome, &mut []);
+        let (handler_key, deadline) = match outcome {
+            Served::Pending(handler_key) => (handler_key, deadline),
+            Served::PendingUntil(handler_key, limit) => (handler_key, Some(limit)),
+            outcome => {
+                self.handlers.lent_task.set(Some((key, waker)));
+                return self
+                    .handlers
+                    .respond(connections, call, handler, outcome, &mut []);
+            }
         };
         let state = &mut *connections.state.borrow_mut();
         connections.counters.handlers.awaited.add(1);
@@ -414,7 +418,7 @@ impl Serving {
         &self,
         connections: &Connections<T>,
         key: TaskKey,
-        task: Task,
+        mut task: Task,
         waker: Waker,
     ) {
         let method = task.call.served.method;
@@ -428,6 +432,9 @@ impl Serving {
                 handler.resume(task.handler_key, cx, out)
             });
         if let Served::Pending(_) = outcome {
+            self.handlers.tasks.borrow_mut().park(key, waker, task);
+        } else if let Served::PendingUntil(_, limit) = outcome {
+            limit_deadline(connections, key, &mut task, limit);
             self.handlers.tasks.borrow_mut().park(key, waker, task);
         } else {
             self.handlers.tasks.borrow_mut().complete(key, waker, &task);
@@ -449,6 +456,25 @@ impl Serving {
         }
         self.handlers.inline_frame.put_back(frame);
     }
+}
+
+/// Ends a call at `limit`, which is earlier than its deadline.
+#[cold]
+fn limit_deadline<T: Transport>(
+    connections: &Connections<T>,
+    key: TaskKey,
+    task: &mut Task,
+    limit: Instant,
+) {
+    let state = &mut *connections.state.borrow_mut();
+    let links = &mut state.links;
+    if let Some(stream) = task.call.stream {
+        return state.streams.limit_deadline(stream, links, limit);
+    }
+    if let Some(timer) = task.timer.take() {
+        links.timers.cancel(timer);
+    }
+    task.timer = Some(links.timers.insert(limit, TimerTarget::Task(key)));
 }
 
 /// The status of a call that did not end within the time of a shutdown.

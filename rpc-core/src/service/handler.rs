@@ -47,6 +47,8 @@ pub(crate) enum Served {
     Long(HandlerKey, ResponseLengths),
     /// The handler awaits.
     Pending(HandlerKey),
+    /// The handler awaits, and an interceptor has limited its deadline to this moment.
+    PendingUntil(HandlerKey, Instant),
     /// The handler has failed.
     Failed(Status),
     /// The handler was not started: the request could not be decoded, or an interceptor has refused it.

@@ -45,7 +45,7 @@ pub(super) struct HandlerCells<H, F, I: Input, S, Res, X: Interceptors<I>> {
     /// Cells without a future.
     free: RefCell<Vec<FutureCell<F>>>,
     /// The futures that are pending, and the responses that wait for a send slot.
-    kept: RefCell<Slab<Kept<F, I::Argument, Res, X::Call>>>,
+    kept: RefCell<Slab<KeptOf<F, I, Res, X>>>,
     /// `I` makes the handler's argument, `S` encodes the response.
     input_and_codec: PhantomData<fn(I, S)>,
 }
@@ -62,12 +62,23 @@ enum Kept<F, A, Res, C> {
     Polling,
 }
 
-/// A call that waits for one of its interceptors. The handler's future is made of the argument.
+/// A call that waits for one of its interceptors.
 struct Waiting<A, C> {
     later: Later,
+    asked: Asked<A, C>,
+}
+
+/// A call whose interceptors have been asked. The handler's future is made of the argument.
+struct Asked<A, C> {
     argument: A,
     call: C,
 }
+
+/// What a method keeps of a call.
+type KeptOf<F, I, Res, X> = Kept<F, <I as Input>::Argument, Res, <X as Interceptors<I>>::Call>;
+
+/// The interceptors' part of a method's call.
+type AskedOf<I, X> = Asked<<I as Input>::Argument, <X as Interceptors<I>>::Call>;
 
 impl<H, F, I: Input, S, Res, X: Interceptors<I>> HandlerCells<H, F, I, S, Res, X> {
     pub(super) fn new(path: &'static str, make: H, interceptors: X) -> Self {
@@ -102,17 +113,17 @@ where
     }
 
     #[cold]
-    fn keep(&self, kept: Kept<F, I::Argument, Res, X::Call>) -> HandlerKey {
+    fn keep(&self, kept: KeptOf<F, I, Res, X>) -> HandlerKey {
         // There is one entry per call in flight, which the 20 index bits of call ids bound.
         HandlerKey(self.kept.borrow_mut().insert(kept) as u32)
     }
 
-    fn begin_poll(&self, key: HandlerKey) -> Kept<F, I::Argument, Res, X::Call> {
+    fn begin_poll(&self, key: HandlerKey) -> KeptOf<F, I, Res, X> {
         let kept = &mut self.kept.borrow_mut()[key.0 as usize];
         mem::replace(kept, Kept::Polling)
     }
 
-    fn take_kept(&self, key: HandlerKey) -> Option<Kept<F, I::Argument, Res, X::Call>> {
+    fn take_kept(&self, key: HandlerKey) -> Option<KeptOf<F, I, Res, X>> {
         self.kept.borrow_mut().try_remove(key.0 as usize)
     }
 
@@ -130,8 +141,8 @@ where
         let served = match polled {
             Ok(Ok(Some(served))) => served,
             Ok(Ok(None)) => {
-                let kept = Kept::Future(cell, deadline, call);
-                return Served::Pending(self.keep_again(kept, key));
+                let limit = X::take_limit(&mut call);
+                return self.pending(Kept::Future(cell, deadline, call), key, limit);
             }
             Ok(Err(status)) => Served::of_failure(status),
             Err(panicked) => {
@@ -192,13 +203,25 @@ where
         Ok((self.keep(Kept::Response(response)), len))
     }
 
+    /// Keeps what is pending. `key` is its entry if it was pending before, and `limit` its deadline if an
+    /// interceptor has limited it.
+    #[inline(always)]
+    fn pending(
+        &self,
+        kept: KeptOf<F, I, Res, X>,
+        key: Option<HandlerKey>,
+        limit: Option<Instant>,
+    ) -> Served {
+        let key = self.keep_again(kept, key);
+        match limit {
+            None => Served::Pending(key),
+            Some(limit) => Served::PendingUntil(key, limit),
+        }
+    }
+
     /// Keeps what is pending. `key` is its entry if it was pending before.
     #[inline(always)]
-    fn keep_again(
-        &self,
-        kept: Kept<F, I::Argument, Res, X::Call>,
-        key: Option<HandlerKey>,
-    ) -> HandlerKey {
+    fn keep_again(&self, kept: KeptOf<F, I, Res, X>, key: Option<HandlerKey>) -> HandlerKey {
         match key {
             Some(key) => {
                 self.kept.borrow_mut()[key.0 as usize] = kept;
@@ -239,7 +262,7 @@ where
     #[inline(never)]
     fn resume_other(
         &self,
-        kept: Kept<F, I::Argument, Res, X::Call>,
+        kept: KeptOf<F, I, Res, X>,
         key: HandlerKey,
         cx: &mut Context<'_>,
         out: &mut [u8],
@@ -271,8 +294,9 @@ where
             }
             Ok(Poll::Ready(Ok(mut argument))) => {
                 let mut call = self.interceptors.of_call();
-                let asked = X::begin(&mut call, &mut argument);
-                return self.asked(asked, argument, call, key, deadline, cx, out);
+                let decided = X::begin(&mut call, &mut argument);
+                let asked = Asked { argument, call };
+                return self.go_on(decided, asked, key, deadline, cx, out);
             }
             Ok(Poll::Ready(Err(status))) => status,
             Err(panicked) => panicked.report(self.path),
@@ -287,7 +311,7 @@ where
         Served::NotStarted(status)
     }
 
-    /// Waits for the decision of an interceptor, which follows from `waiting`.
+    /// Waits for the decision of an interceptor.
     #[cold]
     #[inline(never)]
     fn wait(
@@ -299,44 +323,36 @@ where
         out: &mut [u8],
     ) -> Served {
         let Poll::Ready(decided) = waiting.later.poll(cx) else {
-            let kept = Kept::Waiting(Box::new(waiting), deadline);
-            return Served::Pending(self.keep_again(kept, key));
+            let limit = X::take_limit(&mut waiting.asked.call);
+            let deadline = X::deadline(&waiting.asked.call, deadline);
+            return self.pending(Kept::Waiting(Box::new(waiting), deadline), key, limit);
         };
-        let Waiting {
-            mut argument,
-            mut call,
-            ..
-        } = waiting;
-        let asked = X::go_on(&mut call, decided, &mut argument);
-        self.asked(asked, argument, call, key, deadline, cx, out)
+        let mut asked = waiting.asked;
+        let decided = X::go_on(&mut asked.call, decided, &mut asked.argument);
+        self.go_on(decided, asked, key, deadline, cx, out)
     }
 
-    /// Builds the handler's future and polls it, or waits for another interceptor.
+    /// Builds the handler's future and polls it, unless the interceptors have decided otherwise.
     #[cold]
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
-    fn asked(
+    fn go_on(
         &self,
-        asked: Result<Option<Later>, Status>,
-        argument: I::Argument,
-        mut call: X::Call,
+        decided: Result<Option<Later>, Status>,
+        asked: AskedOf<I, X>,
         key: Option<HandlerKey>,
         deadline: Option<Instant>,
         cx: &mut Context<'_>,
         out: &mut [u8],
     ) -> Served {
-        match asked {
+        match decided {
             Ok(None) => {}
             Ok(Some(later)) => {
-                let waiting = Waiting {
-                    later,
-                    argument,
-                    call,
-                };
+                let waiting = Waiting { later, asked };
                 return self.wait(waiting, key, deadline, cx, out);
             }
             Err(status) => return self.not_started(status, key),
         }
+        let Asked { argument, mut call } = asked;
         let deadline = X::deadline(&call, deadline);
         let mut cell = self.free_cell();
         let polled = catch_panic(|| {
@@ -386,8 +402,8 @@ where
         });
         if let Some((later, argument)) = waiting {
             self.free.borrow_mut().push(cell);
-            let asked = Ok(Some(later));
-            return self.asked(asked, argument, call, None, request.deadline, cx, out);
+            let asked = Asked { argument, call };
+            return self.go_on(Ok(Some(later)), asked, None, request.deadline, cx, out);
         }
         let deadline = X::deadline(&call, request.deadline);
         match self.after_poll(cell, polled, None, deadline, call) {

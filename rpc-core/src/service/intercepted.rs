@@ -4,6 +4,7 @@
 //! code.
 
 use std::future::poll_fn;
+use std::mem;
 use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
@@ -39,6 +40,9 @@ pub(super) trait Interceptors<I: Input> {
     /// Returns the deadline of a call that has begun, which had this deadline before.
     fn deadline(call: &Self::Call, before: Option<Instant>) -> Option<Instant>;
 
+    /// Returns the deadline, once, if an interceptor has limited it.
+    fn take_limit(call: &mut Self::Call) -> Option<Instant>;
+
     /// Shows what the handler has answered.
     fn end<S: Codec<Res>, Res>(call: &mut Self::Call, outcome: &mut Result<Response<Res>, Status>);
 
@@ -67,6 +71,11 @@ impl<I: Input> Interceptors<I> for NoInterceptors {
     #[inline(always)]
     fn deadline((): &(), before: Option<Instant>) -> Option<Instant> {
         before
+    }
+
+    #[inline(always)]
+    fn take_limit((): &mut ()) -> Option<Instant> {
+        None
     }
 
     #[inline(always)]
@@ -118,6 +127,14 @@ impl<I: Input> Interceptors<I> for PollerInterceptors {
     }
 
     #[inline]
+    fn take_limit(call: &mut Self::Call) -> Option<Instant> {
+        match mem::take(&mut call.is_limited) {
+            true => call.deadline,
+            false => None,
+        }
+    }
+
+    #[inline]
     fn end<S: Codec<Res>, Res>(call: &mut Self::Call, outcome: &mut Result<Response<Res>, Status>) {
         call.end_with::<S, Res>(outcome);
     }
@@ -162,8 +179,10 @@ where
 pub(super) struct InterceptedCall<C: Deref<Target = Chain>> {
     interception: Interception<C>,
     messages: CallMessages,
-    /// When the call ends, as soon as it has begun.
+    /// When the call ends.
     deadline: Option<Instant>,
+    /// An interceptor has limited the deadline, and the driver does not know.
+    is_limited: bool,
 }
 
 impl<C: Deref<Target = Chain>> InterceptedCall<C> {
@@ -173,13 +192,16 @@ impl<C: Deref<Target = Chain>> InterceptedCall<C> {
             interception: Interception::new(chain, Side::Server, method),
             messages: CallMessages::new(method.kind, Side::Server),
             deadline: None,
+            is_limited: false,
         }
     }
 
     #[inline]
     fn begin<I: Input>(&mut self, argument: &mut I::Argument) -> Result<Option<Later>, Status> {
         I::count(argument, &mut self.messages);
-        let asked = self.interception.begin(I::head(argument));
+        let head = I::head(argument);
+        self.deadline = head.deadline();
+        let asked = self.interception.begin(head);
         self.asked::<I>(asked, argument)
     }
 
@@ -199,7 +221,11 @@ impl<C: Deref<Target = Chain>> InterceptedCall<C> {
         asked: Result<Option<Later>, Status>,
         argument: &mut I::Argument,
     ) -> Result<Option<Later>, Status> {
-        self.deadline = I::head(argument).deadline();
+        let deadline = I::head(argument).deadline();
+        if deadline != self.deadline {
+            self.deadline = deadline;
+            self.is_limited = true;
+        }
         match asked {
             Ok(asked) => Ok(asked),
             Err(status) => Err(self.refused(status)),

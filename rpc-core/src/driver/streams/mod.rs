@@ -213,6 +213,20 @@ impl Streams {
         self.entries[key].timer = timer;
     }
 
+    /// Ends a stream at `limit`, which is earlier than its deadline.
+    #[cold]
+    pub(super) fn limit_deadline<T: Transport>(
+        &mut self,
+        key: StreamKey,
+        links: &mut Links<T>,
+        limit: Instant,
+    ) {
+        if let Some(timer) = self.entries[key].timer.take() {
+            links.timers.cancel(timer);
+        }
+        self.set_deadline(key, links, Some(limit));
+    }
+
     /// Takes the handler of a stream, which is then dropped.
     pub(super) fn take_task(&mut self, key: StreamKey) -> Option<TaskKey> {
         self.entries[key].serving()?.task.take()
