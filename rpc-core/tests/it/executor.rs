@@ -24,7 +24,7 @@ const DROP: rpc_core::MethodSpec = method("test.Test/PanicWhenDropped");
 
 /// An executor that the test runs step by step.
 #[derive(Clone, Default)]
-struct ManualExecutor(Arc<Mutex<Vec<Running>>>);
+pub(crate) struct ManualExecutor(Arc<Mutex<Vec<Running>>>);
 
 struct Running {
     future: Spawned,
@@ -55,7 +55,7 @@ impl Executor for ManualExecutor {
 
 impl ManualExecutor {
     /// Polls woken futures until none is left.
-    fn run(&self) {
+    pub(crate) fn run(&self) {
         loop {
             let mut all = self.0.lock().unwrap();
             let woken = all
@@ -76,11 +76,11 @@ impl ManualExecutor {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 
-    fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap());
         drop(all);
     }

@@ -19,6 +19,8 @@ mod hostile_clients;
 mod hostile_servers;
 mod hosts_share_memory;
 mod idle;
+mod interceptors;
+mod interceptors_everywhere;
 mod long_messages;
 mod long_messages_hostile;
 mod long_messages_memory;
