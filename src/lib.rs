@@ -107,6 +107,7 @@
 
 #[cfg(feature = "health")]
 pub mod health;
+pub mod intercept;
 #[cfg(feature = "reflection")]
 pub mod reflection;
 #[cfg(feature = "tokio")]
@@ -121,7 +122,7 @@ pub use rpc_core::{
 };
 
 #[doc(inline)]
-pub use rpc_core::transport::{ConnectError, FabricError};
+pub use rpc_core::transport::ConnectError;
 
 #[doc(no_inline)]
 pub use rpc_core::Stream;
@@ -192,7 +193,7 @@ pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
     #[doc(inline)]
-    pub use rpc_core::transport::Fabric;
+    pub use rpc_core::transport::{Fabric, FabricError};
     #[doc(inline)]
     pub use rpc_transport_verbs::{
         CompletionVector, DEVICE_VARIABLE, FabricSettings, Sizing, Survey, SurveyedDevice,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost_reflect::DescriptorError;
-use verbline::{CallError, ChannelError, Code, ConnectError, DeviceError, FabricError};
+use verbline::device::FabricError;
+use verbline::{CallError, ChannelError, Code, ConnectError, DeviceError};
 use verbline_gateway::GrpcConnectError;
 use verbline_load::MergeError;
 use verbline_load::report::ReportError;

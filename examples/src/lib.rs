@@ -30,6 +30,11 @@ pub struct Readme;
 #[doc = include_str!("../../docs/from-tonic.md")]
 pub struct FromTonic;
 
+/// The page about interceptors, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/interceptors.md")]
+pub struct Interceptors;
+
 /// The page about TLS, whose programs are tests.
 #[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../docs/tls.md")]

@@ -110,3 +110,11 @@ pub(crate) fn message_too_long(len: usize, limit: usize, direction: Direction) -
 pub(crate) fn undecodable(error: DecodeError) -> CallError {
     CallError::new(Cause::Undecodable(error), Execution::Answered)
 }
+
+/// Returns the error of a call whose server has sent something else than its response.
+#[cold]
+pub(crate) fn unexpected(what: &str) -> CallError {
+    CallError::remote(Status::internal(format!(
+        "the server sent {what} where a response was expected"
+    )))
+}

@@ -17,15 +17,16 @@ pub const CORE: Package = Package {
             &["error_details"],
             &["values", "call_error"],
         ),
+        layer("intercept", &["intercept"], &["values", "call_error"]),
         layer("protocol", &["protocol"], &["values", "transport"]),
         layer("outcome", &["outcome"], &["values", "call_error", "protocol"]),
         layer(
             "stream",
             &["stream"],
-            &["values", "call_error", "protocol", "outcome"],
+            &["values", "call_error", "intercept", "protocol", "outcome"],
         ),
         layer("stats", &["stats"], &["values", "transport", "protocol"]),
-        layer("service", &["service"], &["values", "stream"]),
+        layer("service", &["service"], &["values", "intercept", "stream"]),
         layer(
             "driver",
             &["driver"],
@@ -44,6 +45,7 @@ pub const CORE: Package = Package {
             &["client"],
             &[
                 "values",
+                "intercept",
                 "call_error",
                 "protocol",
                 "outcome",
@@ -69,6 +71,7 @@ pub const CORE: Package = Package {
             &["server"],
             &[
                 "values",
+                "intercept",
                 "transport",
                 "protocol",
                 "stats",
@@ -82,6 +85,7 @@ pub const CORE: Package = Package {
             &["shared"],
             &[
                 "values",
+                "intercept",
                 "transport",
                 "call_error",
                 "protocol",
@@ -96,7 +100,7 @@ pub const CORE: Package = Package {
         layer(
             "codegen",
             &["codegen"],
-            &["values", "call_error", "stream", "client", "service", "shared"],
+            &["values", "call_error", "intercept", "stream", "client", "service", "shared"],
         ),
         layer(
             "for_testing",

@@ -21,8 +21,7 @@ use crate::stream::streaming::Streaming;
 /// Every [`SendCaller`] is a `Caller`. In generic code, bound the type by `SendCaller` if a call is
 /// to be spawned.
 ///
-/// A wrapper `Auth<C>` that implements `Caller` for `C: Caller` serves channels of both kinds. Its
-/// calls can be spawned if those of `C` can.
+/// What runs around each call is an [interceptor](crate::intercept), which channels of both kinds take.
 pub trait Caller {
     /// Makes one call of a unary method, with a codec for the request and one for the response.
     ///
@@ -156,7 +155,7 @@ pub trait Caller {
 /// }
 /// ```
 ///
-/// A wrapper, which adds a token to each call for example, implements this trait over a `C: SendCaller`,
+/// A wrapper, which chooses among channels for example, implements this trait over a `C: SendCaller`,
 /// and is a `Caller` by that. One over a [`LocalChannel`](crate::client::LocalChannel), which is no
 /// `SendCaller`, implements `Caller` instead: no type implements both. The methods have the names of
 /// `Caller`'s: import only one of the two traits where you call them.

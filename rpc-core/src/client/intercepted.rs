@@ -182,12 +182,15 @@ fn refused(status: Status) -> CallError {
     CallError::from_status(status, Execution::NeverSent)
 }
 
+/// What interceptors say before a stream is opened: those of the stream, or why it is not opened.
+pub(crate) type Begun = Result<Box<InterceptedStream>, CallError>;
+
 /// Asks the interceptors of `chain` whether a stream may be opened.
 pub(crate) async fn begin_stream<R>(
     chain: &Arc<Chain>,
     method: &'static MethodSpec,
     request: &mut Request<R>,
-) -> Result<Box<InterceptedStream>, CallError> {
+) -> Begun {
     let head = request.head_mut();
     let mut stream = Box::new(InterceptedStream::new(Arc::clone(chain), method));
     let mut asked = stream.interception.begin(head);

@@ -13,6 +13,7 @@ pub(crate) mod local_turn;
 pub(crate) mod streaming;
 
 use std::fmt;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use futures_core::Stream;
 
 pub use self::caller::{Caller, SendCaller};
 use self::channel::ChannelCore;
-use self::intercepted::{InterceptedCall, MaybeIntercepted, begin_stream};
+use self::intercepted::{Begun, InterceptedCall, MaybeIntercepted, begin_stream};
 use self::local_call::LocalCall;
 use self::streaming::OpenCall;
 use crate::call_error::CallError;
@@ -29,7 +30,6 @@ use crate::intercept::{Chain, Interceptor};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::method::remote::RemoteMethods;
-use crate::stream::intercepted::InterceptedStream;
 use crate::stream::streaming::Streaming;
 
 /// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
@@ -74,18 +74,15 @@ impl LocalChannel {
 }
 
 impl LocalChannel {
-    /// Asks the interceptors whether a stream may be opened.
-    async fn begin_stream<R>(
-        &self,
+    /// Asks the interceptors, if there are some, whether a stream may be opened.
+    fn begin_stream<'a, R>(
+        &'a self,
         method: &'static MethodSpec,
-        request: &mut Request<R>,
-    ) -> Result<Option<Box<InterceptedStream>>, CallError> {
-        let Some(chain) = &self.chain else {
-            return Ok(None);
-        };
+        request: &'a mut Request<R>,
+    ) -> Option<Pin<Box<impl Future<Output = Begun> + use<'a, R>>>> {
         // Boxed, so that a stream without interceptors has a pointer for it.
-        let begun = Box::pin(begin_stream(chain, method, request)).await?;
-        Ok(Some(begun))
+        let chain = self.chain.as_ref()?;
+        Some(Box::pin(begin_stream(chain, method, request)))
     }
 }
 
@@ -116,7 +113,10 @@ impl Caller for LocalChannel {
         _: S,
     ) -> Result<Response<Res>, CallError> {
         let channel = &*self.core;
-        let interceptors = self.begin_stream(method, &mut request).await?;
+        let interceptors = match self.begin_stream(method, &mut request) {
+            Some(begun) => Some(begun.await?),
+            None => None,
+        };
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.response().await
     }
@@ -129,7 +129,10 @@ impl Caller for LocalChannel {
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
         let channel = &*self.core;
-        let interceptors = self.begin_stream(method, &mut request).await?;
+        let interceptors = match self.begin_stream(method, &mut request) {
+            Some(begun) => Some(begun.await?),
+            None => None,
+        };
         let call = OpenCall::open::<Q, S, Req>(channel, method, &request, interceptors);
         call.begun().await
     }
@@ -142,7 +145,10 @@ impl Caller for LocalChannel {
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
         let channel = &*self.core;
-        let interceptors = self.begin_stream(method, &mut request).await?;
+        let interceptors = match self.begin_stream(method, &mut request) {
+            Some(begun) => Some(begun.await?),
+            None => None,
+        };
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.begun().await
     }

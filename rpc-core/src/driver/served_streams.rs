@@ -149,7 +149,7 @@ impl Serving {
         }
         let (pending, deadline) = match outcome {
             Served::Pending(handler_key) => (Some(handler_key), deadline),
-            Served::PendingUntil(handler_key, limit) => (Some(handler_key), Some(limit)),
+            Served::PendingUntil(handler_key, ref limit) => (Some(handler_key), Some(**limit)),
             _ => (None, deadline),
         };
         state.streams.set_deadline(key, &mut state.links, deadline);

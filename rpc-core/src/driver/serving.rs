@@ -169,7 +169,7 @@ impl Serving {
     ) {
         let (handler_key, deadline) = match outcome {
             Served::Pending(handler_key) => (handler_key, deadline),
-            Served::PendingUntil(handler_key, limit) => (handler_key, Some(limit)),
+            Served::PendingUntil(handler_key, limit) => (handler_key, Some(*limit)),
             outcome => {
                 self.handlers.lent_task.set(Some((key, waker)));
                 return self
@@ -434,7 +434,7 @@ impl Serving {
         if let Served::Pending(_) = outcome {
             self.handlers.tasks.borrow_mut().park(key, waker, task);
         } else if let Served::PendingUntil(_, limit) = outcome {
-            limit_deadline(connections, key, &mut task, limit);
+            limit_deadline(connections, key, &mut task, *limit);
             self.handlers.tasks.borrow_mut().park(key, waker, task);
         } else {
             self.handlers.tasks.borrow_mut().complete(key, waker, &task);

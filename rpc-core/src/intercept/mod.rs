@@ -63,7 +63,7 @@ use crate::status::Status;
 /// use rpc_core::intercept::{Call, Interceptor};
 ///
 /// fn only_from_this_host() -> impl Interceptor {
-///     |call: &mut Call<'_>| match call.peer().and_then(|peer| peer.address()) {
+///     |call: &mut Call<'_>| match call.peer().map(|peer| peer.address()) {
 ///         Some(address) if address.ip().is_loopback() => Ok(()),
 ///         _ => Err(Status::permission_denied("this service is for its own host")),
 ///     }

@@ -47,8 +47,9 @@ pub(crate) enum Served {
     Long(HandlerKey, ResponseLengths),
     /// The handler awaits.
     Pending(HandlerKey),
-    /// The handler awaits, and an interceptor has limited its deadline to this moment.
-    PendingUntil(HandlerKey, Instant),
+    /// The handler awaits, and an interceptor has limited its deadline to this moment. Boxed, because all
+    /// others are shorter.
+    PendingUntil(HandlerKey, Box<Instant>),
     /// The handler has failed.
     Failed(Status),
     /// The handler was not started: the request could not be decoded, or an interceptor has refused it.

@@ -215,7 +215,7 @@ where
         let key = self.keep_again(kept, key);
         match limit {
             None => Served::Pending(key),
-            Some(limit) => Served::PendingUntil(key, limit),
+            Some(limit) => Served::PendingUntil(key, Box::new(limit)),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_core::Stream;
@@ -13,7 +14,7 @@ use super::stream_call::PollerStreams;
 use super::submissions::{PollerHandle, Shared};
 use crate::call_error::CallError;
 use crate::client::SendCaller;
-use crate::client::intercepted::{InterceptedCall, begin_stream};
+use crate::client::intercepted::{Begun, InterceptedCall, begin_stream};
 use crate::client::streaming::OpenCall;
 use crate::codec::{Codec, MessageBuf};
 use crate::intercept::{Chain, Interceptor};
@@ -22,7 +23,6 @@ use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::method::remote::RemoteMethods;
 use crate::stats::Stats;
-use crate::stream::intercepted::InterceptedStream;
 use crate::stream::streaming::Streaming;
 use crate::transport::ConnectError;
 
@@ -140,18 +140,15 @@ impl Channel {
 }
 
 impl Channel {
-    /// Asks the interceptors whether a stream may be opened.
-    async fn begin_stream<R>(
-        &self,
+    /// Asks the interceptors, if there are some, whether a stream may be opened.
+    fn begin_stream<'a, R>(
+        &'a self,
         method: &'static MethodSpec,
-        request: &mut Request<R>,
-    ) -> Result<Option<Box<InterceptedStream>>, CallError> {
-        let Some(chain) = &self.chain else {
-            return Ok(None);
-        };
+        request: &'a mut Request<R>,
+    ) -> Option<Pin<Box<impl Future<Output = Begun> + use<'a, R>>>> {
         // Boxed, so that a stream without interceptors has a pointer for it.
-        let begun = Box::pin(begin_stream(chain, method, request)).await?;
-        Ok(Some(begun))
+        let chain = self.chain.as_ref()?;
+        Some(Box::pin(begin_stream(chain, method, request)))
     }
 }
 
@@ -177,7 +174,10 @@ impl SendCaller for Channel {
         _: Q,
         _: S,
     ) -> Result<Response<Res>, CallError> {
-        let interceptors = self.begin_stream(method, &mut request).await?;
+        let interceptors = match self.begin_stream(method, &mut request) {
+            Some(begun) => Some(begun.await?),
+            None => None,
+        };
         let channel = &PollerStreams::choose(&self.shared);
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.response().await
@@ -190,7 +190,10 @@ impl SendCaller for Channel {
         _: Q,
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
-        let interceptors = self.begin_stream(method, &mut request).await?;
+        let interceptors = match self.begin_stream(method, &mut request) {
+            Some(begun) => Some(begun.await?),
+            None => None,
+        };
         let channel = &PollerStreams::choose(&self.shared);
         let call = OpenCall::open::<Q, S, Req>(channel, method, &request, interceptors);
         call.begun().await
@@ -203,7 +206,10 @@ impl SendCaller for Channel {
         _: Q,
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError> {
-        let interceptors = self.begin_stream(method, &mut request).await?;
+        let interceptors = match self.begin_stream(method, &mut request) {
+            Some(begun) => Some(begun.await?),
+            None => None,
+        };
         let channel = &PollerStreams::choose(&self.shared);
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request, interceptors);
         call.begun().await

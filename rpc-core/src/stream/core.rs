@@ -14,16 +14,16 @@
 use std::fmt;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use biased_lock::{BiasedGuard, BiasedLock};
 
-use super::batch::PREFIX_LEN;
 use super::end::StreamEnd;
 use super::inbound::{Inbound, Taken};
-use super::outbound::{FrameRoom, HandedOver, Outbound, PushOutcome, StreamSizes};
+use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
+use super::traffic::ReadCounts;
 use super::turns::{LocalTurns, LoneMessage, Turns};
 use super::wakers::wake_all;
 use crate::call_error::CallError;
@@ -62,14 +62,6 @@ pub(crate) struct StreamCore {
     is_reusable: bool,
 }
 
-/// The messages that the application has read, and their bytes. Only the reader writes them, and they publish
-/// nothing else.
-#[derive(Debug, Default)]
-struct ReadCounts {
-    messages: AtomicU64,
-    bytes: AtomicU64,
-}
-
 /// Both directions of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamState {
@@ -100,38 +92,14 @@ impl StreamCore {
         Self::of_this_thread(kept, poller, Turns(None), max_request_len)
     }
 
-    /// Begins to count what the application reads.
-    pub(super) fn begin_count(&self) {
-        for count in [&self.read.messages, &self.read.bytes] {
-            count.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts a message that the application has read.
-    pub(super) fn count_read(&self, len: usize) {
-        for (count, more) in [(&self.read.messages, 1), (&self.read.bytes, len as u64)] {
-            count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns what the application has read, if it is counted.
-    pub(crate) fn read(&self) -> Traffic {
-        Traffic {
-            messages: self.read.messages.load(Ordering::Relaxed),
-            bytes: self.read.bytes.load(Ordering::Relaxed),
-        }
+    /// Returns what counts the messages that the application reads.
+    pub(crate) fn read(&self) -> &ReadCounts {
+        &self.read
     }
 
     /// Returns what the application has queued or sent.
     pub(crate) fn sent(&self) -> Traffic {
-        let HandedOver {
-            messages,
-            prefixed_bytes,
-        } = self.lock().outbound.handed_over;
-        Traffic {
-            messages,
-            bytes: prefixed_bytes - messages * PREFIX_LEN as u64,
-        }
+        self.lock().outbound.handed_over.traffic()
     }
 
     /// Returns the length of the longest message that the server's method permits a client to send.
@@ -451,6 +419,15 @@ impl StreamCore {
         let needs_driver = state.inbound.owes_grant() || !left.1.is_empty();
         self.unlock(state, needs_driver);
         drop(left);
+    }
+}
+
+/// Cancels a call when dropped.
+pub(super) struct CancelOnPanic<'a>(pub(super) &'a StreamCore);
+
+impl Drop for CancelOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

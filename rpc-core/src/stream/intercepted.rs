@@ -36,7 +36,7 @@ impl CallMessages {
     fn of_stream(&self, by: Side) -> Traffic {
         match &self.stream {
             Some(stream) if by == self.side => stream.sent(),
-            Some(stream) => stream.read(),
+            Some(stream) => stream.read().traffic(),
             None => Traffic::default(),
         }
     }

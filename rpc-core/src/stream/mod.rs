@@ -63,6 +63,7 @@ pub(crate) mod responses;
 pub(crate) mod sender;
 pub(crate) mod source;
 pub(crate) mod streaming;
+mod traffic;
 pub(crate) mod turns;
 mod unread;
 pub(crate) mod wakers;

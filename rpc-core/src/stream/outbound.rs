@@ -13,6 +13,7 @@ use std::task::Waker;
 use super::batch::{MessageForm, PREFIX_LEN};
 use super::inbound::KEPT_WHEN_IDLE;
 use super::long::LONG_MESSAGE_CHARGE;
+use super::traffic::HandedOver;
 use super::unread::Unread;
 use crate::codec::Chunks;
 use crate::limits::MessageLimit;
@@ -33,22 +34,6 @@ pub(crate) struct StreamSizes {
     pub(crate) longest_message: MessageLimit,
     /// Whether this side is the server.
     pub(crate) is_served: bool,
-}
-
-/// The messages of one direction, so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct HandedOver {
-    pub(super) messages: u64,
-    /// With a prefix for each.
-    pub(super) prefixed_bytes: u64,
-}
-
-impl HandedOver {
-    #[inline]
-    fn add(&mut self, messages: u32, prefixed_bytes: usize) {
-        self.messages += u64::from(messages);
-        self.prefixed_bytes += prefixed_bytes as u64;
-    }
 }
 
 /// Frames whose messages may wait. A long message takes the room of all.
@@ -154,7 +139,6 @@ pub(crate) struct Outbound {
     is_closed: bool,
     has_sent_close: bool,
     has_ended: bool,
-    /// What the application has queued or sent.
     pub(super) handed_over: HandedOver,
     /// Long messages that were not sent before the end.
     left: Vec<Chunks>,
@@ -211,9 +195,8 @@ impl Outbound {
         }
     }
 
-    /// Charges what waits now, and the batches that are kept. All hosts of the process count charges together, so
-    /// one grows when the queue is longer than ever before, and shrinks when the host is at its limit or the
-    /// stream is idle or ends: not with each frame.
+    /// Charges what waits now, and the batches that are kept. All hosts count charges together, so one grows when
+    /// the queue is longer than before, and shrinks at the host's limit or when the stream is idle or ends.
     fn charge(&mut self) {
         self.charged = self.chunks.len() + self.spare.len();
         let bytes = self.charged.saturating_sub(1) * self.frame_room;

@@ -11,18 +11,19 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 
 use super::batch::{Decode, next_message};
-use super::core::StreamCore;
+use super::core::{CancelOnPanic, StreamCore};
 use super::end::{ResponseBody, StreamEnd};
 use super::inbound::Taken;
 use super::intercepted::InterceptedStream;
 use super::long::LongRead;
 use super::pump::PumpFuture;
 use super::source::{Items, MessageSource, Source, poll_source};
+use super::traffic::ReadLook;
 use crate::call_error::CallError;
 use crate::limits::Direction;
 use crate::message::Response;
 use crate::metadata::Metadata;
-use crate::outcome::{self, Outcome, Section, decode_metadata, message_too_long, undecodable};
+use crate::outcome::{self, Outcome, Section, decode_metadata, undecodable, unexpected};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Status;
 
@@ -58,10 +59,7 @@ pub struct Streaming<T> {
     decode: Decode<T>,
     core: Arc<StreamCore>,
     side: Side,
-    /// Length of the longest message that the method permits.
-    longest: usize,
-    /// Length from which on a message is looked at: beyond the longest, or each if they are counted.
-    look_from: usize,
+    look: ReadLook,
     /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
     pump: Option<Mutex<PumpFuture>>,
     /// The pump has something to do, or a long message is being decoded. A pump that has nothing to do stays
@@ -95,15 +93,14 @@ impl<T> Streaming<T> {
 
     /// Limits the length of the messages, if the method does.
     pub(crate) fn with_limit(mut self, max_response_len: Option<u32>) -> Self {
-        self.longest = max_response_len.map_or(usize::MAX, |len| len as usize);
-        self.look_from = self.longest.saturating_add(1);
+        let longest = max_response_len.map_or(usize::MAX, |len| len as usize);
+        self.look = ReadLook::new(longest, Direction::Response);
         self
     }
 
     /// Counts the messages that the application reads, and returns the stream that has the counts.
     pub(crate) fn count(&mut self) -> Arc<StreamCore> {
-        self.look_from = 0;
-        self.core.begin_count();
+        self.look.begin_count(self.core.read());
         Arc::clone(&self.core)
     }
 
@@ -114,6 +111,10 @@ impl<T> Streaming<T> {
     }
 
     fn new(core: Arc<StreamCore>, decode: Decode<T>, side: Side, longest: usize) -> Self {
+        let direction = match side {
+            Side::Client => Direction::Response,
+            Side::Server => Direction::Request,
+        };
         Self {
             batch: Vec::new(),
             at: 0,
@@ -121,8 +122,7 @@ impl<T> Streaming<T> {
             decode,
             core,
             side,
-            longest,
-            look_from: longest.saturating_add(1),
+            look: ReadLook::new(longest, direction),
             pump: None,
             is_busy: false,
             end: None,
@@ -234,10 +234,7 @@ impl<T> Streaming<T> {
     ) -> Poll<Result<Response<T>, CallError>> {
         let outcome = outcome::decode(head, body.without_long(), Section::Initial)?;
         let len = outcome.message.len();
-        if len > self.longest {
-            let error = message_too_long(len, self.longest, Direction::Response);
-            return Poll::Ready(Err(error));
-        }
+        self.look.check(len)?;
         if let ResponseBody::Short(_) = body {
             let message = (self.decode.copied)(outcome.message).map_err(undecodable)?;
             return Poll::Ready(Ok(outcome.respond(message)));
@@ -279,9 +276,7 @@ impl<T> Streaming<T> {
         loop {
             match next_message(&self.batch, &mut self.at) {
                 Ok(Some(message)) => {
-                    if message.len() >= self.look_from
-                        && let Err(error) = self.look_at(message.len())
-                    {
+                    if let Err(error) = self.look.at(message.len(), self.core.read()) {
                         return Poll::Ready(Some(Err(self.give_up(error))));
                     }
                     return match (self.decode.copied)(message) {
@@ -380,9 +375,7 @@ impl<T> Streaming<T> {
         let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::Batch => return Poll::Ready(Ok(true)),
             Taken::Long(long) => {
-                if self.look_from == 0 {
-                    self.core.count_read(long.message.len());
-                }
+                self.look.at_long(long.message.len(), self.core.read());
                 self.long = Some(Box::new(LongRead::new(long, Outcome::default())));
                 return Poll::Ready(Ok(true));
             }
@@ -445,20 +438,6 @@ impl<T> Streaming<T> {
         !is_idle
     }
 
-    /// Counts a message, unless it is longer than the method permits.
-    #[cold]
-    fn look_at(&self, len: usize) -> Result<(), CallError> {
-        let direction = match self.side {
-            Side::Client => Direction::Response,
-            Side::Server => Direction::Request,
-        };
-        if len > self.longest {
-            return Err(message_too_long(len, self.longest, direction));
-        }
-        self.core.count_read(len);
-        Ok(())
-    }
-
     /// Ends the call because of an error in what the peer sent.
     #[cold]
     fn give_up(&mut self, error: CallError) -> CallError {
@@ -486,22 +465,6 @@ impl<T> Streaming<T> {
         self.at = 0;
         self.pump = None;
     }
-}
-
-/// Cancels a call when dropped.
-struct CancelOnPanic<'a>(&'a StreamCore);
-
-impl Drop for CancelOnPanic<'_> {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
-#[cold]
-fn unexpected(what: &str) -> CallError {
-    CallError::remote(Status::internal(format!(
-        "the server sent {what} where a response was expected"
-    )))
 }
 
 impl<T> Stream for Streaming<T> {

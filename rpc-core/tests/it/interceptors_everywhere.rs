@@ -228,7 +228,8 @@ fn on_threads(future: Spawned) {
 #[test]
 fn one_interceptor_works_everywhere() {
     let device = Device::open("soft").unwrap();
-    let services: [(&str, fn(Arc<Signed>) -> RouteGuideServer<Guide>); 3] = [
+    type Serve = fn(Arc<Signed>) -> RouteGuideServer<Guide>;
+    let services: [(&str, Serve); 3] = [
         ("shared", |it| RouteGuideServer::new(Guide).interceptor(it)),
         ("per poller", |it| {
             RouteGuideServer::per_poller(|| Guide).interceptor(it)
