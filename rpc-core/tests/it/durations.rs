@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::error_details::RetryInfo;
+use rpc_core::intercept::Call;
 use rpc_core::transport::{ConnectError, Fabric, Transport};
 use rpc_core::{
     Channel, DeadlinePolicy, Intents, Keepalive, LocalPoller, Pollers, Request, Response,
@@ -117,6 +118,28 @@ impl Scene {
         called
     }
 
+    /// Calls with interceptors on both sides that limit the time of calls.
+    fn with_limited_deadline(&self, time: Duration) -> Outcome {
+        let limit = move |call: &mut Call<'_>| {
+            // The clock has no moment that is too far.
+            if let Some(moment) = Instant::now().checked_add(time) {
+                call.limit_deadline(moment);
+            }
+            Ok(())
+        };
+        let server = Server::builder(&self.device)
+            .interceptor(limit)
+            .add_service(GreeterServer::new(Hello))
+            .bind("127.0.0.1:0")
+            .map_err(shown)?
+            .spawn();
+        let address = server.local_addr().to_string();
+        let channel = block_on(Channel::connect(&self.device, &address)).map_err(shown)?;
+        let called = block_on(greet(channel.with_interceptor(limit), hello()));
+        server.shutdown().map_err(shown)?;
+        called
+    }
+
     /// Stops a server. In a long lame-duck time, it goes on.
     fn with_lame_duck(&self, lame_duck: Duration) -> Outcome {
         let server = Server::builder(&self.device)
@@ -216,7 +239,7 @@ fn waits<T: 'static>(
 type Row = (&'static str, &'static str, fn(&Scene, Duration) -> Outcome);
 
 /// The items, what the errors of short times say, and how to use them.
-const ROWS: [Row; 27] = [
+const ROWS: [Row; 28] = [
     (
         "rpc_core::ChannelBuilder::connect_timeout",
         "connect_timeout",
@@ -324,6 +347,11 @@ const ROWS: [Row; 27] = [
             None if time < DAY => Err("it is left out".to_owned()),
             _ => Ok(()),
         },
+    ),
+    (
+        "rpc_core::intercept::Call::limit_deadline",
+        "deadline",
+        Scene::with_limited_deadline,
     ),
     (
         "rpc_core::transport::Dialer::dial",
