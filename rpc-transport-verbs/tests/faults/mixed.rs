@@ -75,6 +75,8 @@ impl Campaign {
         else {
             return;
         };
+        let interceptors = self.mix.interceptors().into_iter();
+        let channel = interceptors.fold(channel, |channel, each| channel.with_interceptor(each));
         let future = self.mix.call(channel, order.clone(), deadline);
         self.mixed.push(MixedCall {
             order,

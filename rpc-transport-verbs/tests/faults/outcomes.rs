@@ -12,7 +12,7 @@ use super::seed::Campaign;
 use super::services::FAIL;
 
 /// The ways in which calls end, for the summary: by index.
-pub(crate) const OUTCOMES: [&str; 20] = [
+pub(crate) const OUTCOMES: [&str; 21] = [
     "answered",
     "failed as asked",
     "given up by its caller",
@@ -33,7 +33,11 @@ pub(crate) const OUTCOMES: [&str; 20] = [
     "response refused, no memory",
     "refused in a nested call, no memory",
     "of any kind: refused, no memory",
+    "begins that let a call pass, each with one end",
 ];
+
+/// The index of the begins of interceptors.
+pub(super) const BEGINS: usize = OUTCOMES.len() - 1;
 
 /// The time limit is transmitted in whole microseconds, rounded down.
 pub(super) const ROUNDED: Duration = Duration::from_micros(1);

@@ -15,7 +15,7 @@ use super::calls::{Call, NotBegun};
 use super::conditions::{Load, deaths, random_faults, window_fault};
 use super::long::{self, LongMessages, TRANSFERS};
 use super::mixed::MixedCall;
-use super::outcomes::OUTCOMES;
+use super::outcomes::{BEGINS, OUTCOMES};
 use super::services::Services;
 use super::topology::Topology;
 
@@ -381,6 +381,8 @@ impl Campaign {
             assert_eq!(runs, 0, "call {id} ran after it was said not to have begun");
         }
         self.mix.finish();
+        let mut outcomes = self.outcomes;
+        outcomes[BEGINS] = self.mix.check_interceptors();
         let fault_counters = self.world.fault_counters();
         let not_ready = self.world.not_ready_without_cause();
         assert!(
@@ -402,7 +404,7 @@ impl Campaign {
             transfers,
             trace: self.world.trace(),
             fault_counters,
-            outcomes: self.outcomes,
+            outcomes,
             in_circles: self.in_circles,
         }
     }
