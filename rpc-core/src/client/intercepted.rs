@@ -57,6 +57,7 @@ enum State {
     Waiting(Later),
     /// All interceptors have let the call pass.
     Passed,
+    Refused,
 }
 
 // The call is `Unpin`, and nothing else is pinned.
@@ -79,6 +80,8 @@ impl<'a, C: UnaryCall> InterceptedCall<'a, C> {
             State::Passed => return Poll::Ready(Ok(())),
             State::New => self.interception.begin(self.call.head()),
             State::Waiting(_) => return self.poll_waiting(cx),
+            // The future was polled after completion. The contract of `Future` permits any result.
+            State::Refused => return Poll::Pending,
         };
         self.asked(asked, cx)
     }
@@ -123,6 +126,7 @@ impl<'a, C: UnaryCall> InterceptedCall<'a, C> {
     #[cold]
     #[inline(never)]
     fn refused(&mut self, status: Status) -> CallError {
+        self.state = State::Refused;
         let error = refused(status);
         self.end(Ending::Error(&error));
         error

@@ -24,7 +24,10 @@ pub(crate) type Change = Box<dyn FnOnce(&mut Call<'_>) -> Result<(), Status> + S
 pub(crate) type Decided = Result<Result<Option<Change>, Status>, Panic>;
 
 /// A decision that an interceptor waits for. It does not refer to the call, which stays where it is.
-pub(crate) struct Later(Pin<Box<dyn Future<Output = Result<Option<Change>, Status>> + Send>>);
+pub(crate) struct Later(Option<Waiting>);
+
+/// Ends with what changes the call, if anything does.
+type Waiting = Pin<Box<dyn Future<Output = Result<Option<Change>, Status>> + Send>>;
 
 impl Begin {
     /// The call goes on.
@@ -38,7 +41,7 @@ impl Begin {
     /// The outcome of `decision` decides. The call waits for it.
     pub fn later(decision: impl Future<Output = Result<(), Status>> + Send + 'static) -> Self {
         let decision = async { decision.await.map(|()| None) };
-        Self(Decision::Later(Later(Box::pin(decision))))
+        Self(Decision::Later(Later(Some(Box::pin(decision)))))
     }
 
     /// Waits for `value`, with which `then` decides and may change the call: to add a token which has
@@ -73,7 +76,7 @@ impl Begin {
             let change: Change = Box::new(move |call| then(value, call));
             Ok(Some(change))
         };
-        Self(Decision::Later(Later(Box::pin(decision))))
+        Self(Decision::Later(Later(Some(Box::pin(decision)))))
     }
 }
 
@@ -87,10 +90,26 @@ impl From<Result<(), Status>> for Begin {
 impl Later {
     /// Waits for the decision. A panic is caught.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Decided> {
-        match catch_panic(|| self.0.as_mut().poll(cx)) {
+        let Some(waiting) = &mut self.0 else {
+            unreachable!("it is there until it is dropped");
+        };
+        match catch_panic(|| waiting.as_mut().poll(cx)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(decided)) => Poll::Ready(Ok(decided)),
             Err(panicked) => Poll::Ready(Err(panicked)),
+        }
+    }
+}
+
+impl Drop for Later {
+    /// Catches a panic of the future's destructor: the caller may be a poller.
+    fn drop(&mut self) {
+        let waiting = self.0.take();
+        if let Err(panicked) = catch_panic(|| drop(waiting)) {
+            log_limited!(
+                error,
+                "the destructor of what an interceptor waited for panicked: {panicked}"
+            );
         }
     }
 }

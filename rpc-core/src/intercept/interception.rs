@@ -1,6 +1,7 @@
 //! [`Interception`]: the interceptors of one call, from the first `begin` to the last `end`.
 
 use std::fmt;
+use std::mem;
 use std::ops::Deref;
 use std::time::Instant;
 
@@ -153,6 +154,15 @@ fn report(panicked: &Panic, function: &'static str, method: &'static MethodSpec)
     Status::internal("an interceptor panicked; the log has the reason")
 }
 
+/// Drops what an interceptor has left. Its destructor may panic, and the caller may be a poller.
+#[cold]
+#[inline(never)]
+fn drop_values(values: Extensions, method: &'static MethodSpec) {
+    if let Err(panicked) = catch_panic(|| drop(values)) {
+        let _ = report(&panicked, "drop", method);
+    }
+}
+
 impl<C: Deref<Target = Chain>> fmt::Debug for Interception<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interception")
@@ -170,5 +180,8 @@ impl<C: Deref<Target = Chain>> Drop for Interception<C> {
             self.passed, 0,
             "a call ended and its interceptors were not told"
         );
+        if !self.about.locals.is_empty() {
+            drop_values(mem::take(&mut self.about.locals), self.about.method);
+        }
     }
 }

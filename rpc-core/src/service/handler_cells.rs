@@ -350,7 +350,13 @@ where
                 let waiting = Waiting { later, asked };
                 return self.wait(waiting, key, deadline, cx, out);
             }
-            Err(status) => return self.not_started(status, key),
+            Err(status) => {
+                // The request is the application's, too.
+                if let Err(panicked) = catch_panic(|| drop(asked)) {
+                    let _ = panicked.report(self.path);
+                }
+                return self.not_started(status, key);
+            }
         }
         let Asked { argument, mut call } = asked;
         let deadline = X::deadline(&call, deadline);

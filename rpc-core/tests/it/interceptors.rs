@@ -645,3 +645,68 @@ fn a_refusal_on_an_executor_says_that_the_handler_did_not_start() {
     );
     pair.assert_nothing_left();
 }
+
+/// Panics when it is dropped.
+struct Bug;
+
+impl Drop for Bug {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("this destructor has a bug");
+        }
+    }
+}
+
+/// Values of interceptors are dropped in many places, and none may end the poller.
+#[test]
+fn a_destructor_that_panics_ends_no_poller() {
+    fn leaves_values(call: &mut Call<'_>) -> Begin {
+        call.locals_mut().insert(Bug);
+        Begin::PASS
+    }
+    fn refuses_with_values(call: &mut Call<'_>) -> Begin {
+        call.locals_mut().insert(Bug);
+        refuses(call)
+    }
+    fn refuses_later_with_a_request(call: &mut Call<'_>) -> Begin {
+        // A client's request is dropped by its own task.
+        if call.side() == Side::Server {
+            call.extensions_mut().insert(Bug);
+        }
+        Begin::later(async { Err(Status::aborted("late")) })
+    }
+    fn waits_with_values(call: &mut Call<'_>) -> Begin {
+        call.locals_mut().insert(Bug);
+        let bug = Bug;
+        Begin::later(async move {
+            let _bug = &bug;
+            std::future::pending().await
+        })
+    }
+    let log = Log::default();
+    let all: [fn(&mut Call<'_>) -> Begin; 4] = [
+        leaves_values,
+        refuses_with_values,
+        refuses_later_with_a_request,
+        waits_with_values,
+    ];
+    for decides in all {
+        let (pair, _) = served_by(&[log.passing("s1"), log.deciding("s2", decides)]);
+        let channel = pair.connect();
+        let request = Request::new(vec![1]).with_timeout(Duration::from_millis(2));
+        let _ = expire(&pair, send(&channel, &ECHO, request), 3);
+        let client = with(
+            pair.connect(),
+            vec![log.passing("c1"), log.deciding("c2", decides)],
+        );
+        {
+            let mut call = pin!(call(&client, &ECHO, [1]));
+            let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+        pair.network().settle();
+        let seen = log.take();
+        let count = |part: &str| seen.iter().filter(|line| line.contains(part)).count();
+        assert_eq!(count("1 begins"), count("1 ends"), "{seen:?}");
+        pair.assert_nothing_left();
+    }
+}
