@@ -57,8 +57,10 @@ const MANY: u64 = 5500;
 const REPETITIONS: usize = 3;
 
 /// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 12] = [
     "call",
+    "intercepted",
+    "intercepted-thrice",
     "tcp",
     "connections",
     "soft",
@@ -74,6 +76,8 @@ const LAYERS: [&str; 10] = [
 fn what(layer: &str) -> &str {
     match layer {
         "call" => "for one whole call: client and server, transport and soft, one empty turn each",
+        "intercepted" => "for the same with an interceptor on each side, which does nothing",
+        "intercepted-thrice" => "for the same with three on each side",
         "tcp" => "for one whole call over TCP, without what the kernel does",
         "connections" => "for one whole call, over 60 connections in turn",
         "soft" => "for one frame there and one back through the transport, soft included",
@@ -176,7 +180,7 @@ impl Cli {
         // misses in every call. Code that grows shows in the number of its lines.
         let code = call.figure("I1 misses of a call", Unit::Misses, Cost::i1_misses);
         println!("{} {caches}; not compared", line(&code));
-        for figure in &figures[..2] {
+        for figure in [&figures[0], &figures[3]] {
             if self.functions > 0 {
                 println!("\nfunctions of '{}':", figure.name);
             }
