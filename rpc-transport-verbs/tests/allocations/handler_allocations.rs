@@ -8,9 +8,10 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use rpc_core::intercept::Interceptor;
 use rpc_core::{
     Caller, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response, Server,
-    Service, Status,
+    ServerBuilder, Service, Status,
 };
 
 use crate::transport_harness::device;
@@ -28,6 +29,7 @@ const fn method(path: &'static str) -> MethodSpec {
 
 const CALLS_PER_SECTION: u64 = 2_000;
 
+const AT_ONCE: MethodSpec = method("test.Await/AtOnce");
 const WOKEN_LOCALLY: MethodSpec = method("test.Await/WokenHere");
 const WOKEN_REMOTELY: MethodSpec = method("test.Await/WokenElsewhere");
 
@@ -73,6 +75,9 @@ impl Service for Awaiting {
     }
 
     fn register(&self, methods: &mut Methods) {
+        methods.unary(&AT_ONCE, |request: Request<u64>| async move {
+            Ok::<_, Status>(Response::new(request.into_inner() + 1))
+        });
         methods.unary(&WOKEN_LOCALLY, |request: Request<u64>| async move {
             pending_once(Waker::wake_by_ref).await;
             Ok::<_, Status>(Response::new(request.into_inner() + 1))
@@ -89,8 +94,26 @@ impl Service for Awaiting {
     }
 }
 
+/// An interceptor that reads the clock and does nothing else.
+struct Timing;
+
+impl Interceptor for Timing {
+    fn measures_time(&self) -> bool {
+        true
+    }
+}
+
 #[test]
 fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
+    assert_calls_allocate_nothing(0);
+}
+
+#[test]
+fn interceptors_that_do_nothing_allocate_nothing() {
+    assert_calls_allocate_nothing(3);
+}
+
+fn assert_calls_allocate_nothing(interceptors: usize) {
     let _alone = alone();
     let waker_thread = WakerThread::default();
     let thread_handle = {
@@ -98,14 +121,17 @@ fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
         thread::spawn(move || waker_thread.run())
     };
     let device = device();
-    let server = Server::builder(&device)
-        .add_service(Awaiting(waker_thread.clone()))
+    let timing = || (0..interceptors).map(|_| Timing);
+    let server = Server::builder(&device).add_service(Awaiting(waker_thread.clone()));
+    let server = timing()
+        .fold(server, ServerBuilder::interceptor)
         .bind("127.0.0.1:0")
         .unwrap()
         .spawn();
     let poller = LocalPoller::new(&device).unwrap();
     let channel = poller.connect(&server.local_addr().to_string()).unwrap();
-    for method in [&WOKEN_LOCALLY, &WOKEN_REMOTELY] {
+    let channel = timing().fold(channel, |channel, each| channel.with_interceptor(each));
+    for method in [&AT_ONCE, &WOKEN_LOCALLY, &WOKEN_REMOTELY] {
         let call = |count: u64| {
             for n in 1..=count {
                 let reply = poller.block_on(channel.unary::<u64, u64>(method, Request::new(n)));
