@@ -54,7 +54,7 @@ impl CallLog {
     }
 
     /// Writes a line also for each call that takes longer than `threshold`, from the first `begin` to
-    /// the `end`. It is read by the clock twice a call.
+    /// the `end`. The clock is read twice for each call then.
     #[must_use]
     pub fn and_slower_than(mut self, threshold: Duration) -> Self {
         self.threshold = Some(threshold);

@@ -322,7 +322,11 @@ where
         cx: &mut Context<'_>,
         out: &mut [u8],
     ) -> Served {
-        let Poll::Ready(decided) = waiting.later.poll(cx) else {
+        // Calls that the interceptor makes inherit the deadline, as those of the handler.
+        let scope = deadline::enter(X::deadline(&waiting.asked.call, deadline));
+        let polled = waiting.later.poll(cx);
+        drop(scope);
+        let Poll::Ready(decided) = polled else {
             let limit = X::take_limit(&mut waiting.asked.call);
             let deadline = X::deadline(&waiting.asked.call, deadline);
             return self.pending(Kept::Waiting(Box::new(waiting), deadline), key, limit);
