@@ -1,5 +1,6 @@
 //! [`BearerSource`]: a client's bearer tokens, which are fetched again before they expire.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::mem;
@@ -32,7 +33,9 @@ pub struct Token {
 /// and fail with its status; the next fetch begins a second after one that failed.
 ///
 /// A call waits for as long as the fetch takes, so give the fetch a time limit. The call's own deadline
-/// counts, but does not end the wait.
+/// counts, but does not end the wait. A fetch that calls through a channel with the same source would
+/// wait for itself: fetch through another channel. A token that a server refuses stays in use until it
+/// expires.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,8 +64,9 @@ struct State {
     /// The status of the latest fetch, if it failed, and when.
     failed: Option<(Status, Instant)>,
     is_fetching: bool,
-    /// Calls that wait for the fetch.
-    waiting: Vec<Waker>,
+    /// Calls that wait for the fetch, by their numbers.
+    waiting: HashMap<u64, Waker>,
+    next_waiter: u64,
 }
 
 struct Kept {
@@ -133,10 +137,10 @@ enum Found {
 }
 
 impl State {
-    /// Wakes `waker` when the fetch ends. Returns false if there is none.
-    fn waits_with(&mut self, waker: &Waker) -> bool {
-        if self.is_fetching && !self.waiting.iter().any(|it| it.will_wake(waker)) {
-            self.waiting.push(waker.clone());
+    /// Wakes a call when the fetch ends. Returns false if there is none.
+    fn waits(&mut self, waiter: u64, waker: &Waker) -> bool {
+        if self.is_fetching {
+            self.waiting.insert(waiter, waker.clone());
         }
         self.is_fetching
     }
@@ -197,6 +201,10 @@ impl Source {
         let mut state = self.lock();
         state.is_fetching = false;
         match fetched {
+            Ok(Token { valid_for, .. }) if valid_for.is_zero() => {
+                let status = Status::unauthenticated("the token that was fetched is not valid");
+                state.failed = Some((status, now));
+            }
             Ok(Token { value, valid_for }) => {
                 let far = Duration::from_secs(u64::from(u32::MAX));
                 let valid_for = valid_for.min(far);
@@ -211,16 +219,17 @@ impl Source {
         }
         let waiting = mem::take(&mut state.waiting);
         drop(state);
-        for waker in waiting {
+        for waker in waiting.into_values() {
             waker.wake();
         }
     }
 
     /// Waits for the token.
     async fn wait(self: Arc<Self>) -> Result<String, Status> {
+        let waiter = Waiter::new(&self);
         let mut has_waited = false;
         poll_fn(|cx| {
-            if self.lock().waits_with(cx.waker()) {
+            if self.lock().waits(waiter.number, cx.waker()) {
                 has_waited = true;
                 return Poll::Pending;
             }
@@ -233,7 +242,8 @@ impl Source {
                 ))),
                 // A fetch has begun, and may have ended.
                 Found::Wait => {
-                    if !self.lock().waits_with(cx.waker()) {
+                    has_waited = true;
+                    if !self.lock().waits(waiter.number, cx.waker()) {
                         cx.waker().wake_by_ref();
                     }
                     Poll::Pending
@@ -241,6 +251,28 @@ impl Source {
             }
         })
         .await
+    }
+}
+
+/// A call that waits. Dropped, it waits no more.
+struct Waiter<'a> {
+    source: &'a Source,
+    number: u64,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(source: &'a Source) -> Self {
+        let mut state = source.lock();
+        let number = state.next_waiter;
+        state.next_waiter += 1;
+        Self { source, number }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let waker = self.source.lock().waiting.remove(&self.number);
+        drop(waker);
     }
 }
 

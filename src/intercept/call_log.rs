@@ -11,8 +11,9 @@ use rpc_core::intercept::{Begin, Call, End, Interceptor, Side};
 /// Writes a line, at `WARN`, for each call that failed or took longer than a limit. On a server it
 /// names the client.
 ///
-/// A hundred lines in a second are written at most: the next one says how many calls were left out. So
-/// no client can fill the log.
+/// A hundred lines in a second are written at most, with 300 characters of the reason each, and the next
+/// one says how many calls were left out. So no client can fill the log. The limit is that of all
+/// clients: one whose calls fail a hundred times a second hides the lines of others.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,6 +33,9 @@ struct Window {
     lines: u32,
     left_out: u64,
 }
+
+/// Characters of a reason that are written.
+const LONGEST_REASON: usize = 300;
 
 /// Most lines in a second.
 const LINES: u32 = 100;
@@ -103,10 +107,10 @@ impl Interceptor for CallLog {
             Side::Server => "server",
         };
         let from = end.locals().get::<From>().map(|From(address)| address);
-        let reason = end.error().map_or_else(
-            || end.status().map(|status| status.message().to_owned()),
-            |error| Some(error.message().to_owned()),
-        );
+        let reason = match (end.error(), end.status()) {
+            (Some(error), _) => Some(cut(error.message())),
+            (None, status) => status.map(|status| cut(status.message())),
+        };
         tracing::warn!(
             side,
             method = end.method().path,
@@ -130,6 +134,14 @@ impl Interceptor for CallLog {
 
     fn measures_time(&self) -> bool {
         self.threshold.is_some()
+    }
+}
+
+/// Returns the beginning of a reason. A client may have sent what it says, so its length is limited.
+fn cut(reason: &str) -> String {
+    match reason.char_indices().nth(LONGEST_REASON) {
+        None => reason.to_owned(),
+        Some((end, _)) => format!("{}… (cut)", &reason[..end]),
     }
 }
 

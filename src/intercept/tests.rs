@@ -47,6 +47,8 @@ fn served(interceptor: impl Interceptor) -> (Device, ServerHandle, String) {
 fn verify(token: &str) -> Result<User, Status> {
     match token {
         "secret" => Ok(User("Ada".to_owned())),
+        // A careless check.
+        long if long.len() > 100 => Err(Status::permission_denied(format!("unknown: {long}"))),
         _ => Err(Status::permission_denied("unknown token")),
     }
 }
@@ -203,6 +205,13 @@ fn a_fetch_that_fails_fails_the_calls_and_is_not_repeated_at_once() {
     let greeter = GreeterClient::new(channel.with_interceptor(source));
     let error = block_on(greet(&greeter, None)).unwrap_err();
     assert_eq!(error, (Code::Unauthenticated, Execution::NeverSent));
+    // An executor that runs the fetch at once, before the call waits.
+    let source = BearerSource::on(block_on::<rpc_core::Spawned>, || async {
+        secret(Duration::ZERO)
+    });
+    let greeter = GreeterClient::new(channel.with_interceptor(source));
+    let error = block_on(greet(&greeter, None)).unwrap_err();
+    assert_eq!(error, (Code::Unauthenticated, Execution::NeverSent));
     // An executor that runs nothing.
     let source = BearerSource::on(drop::<rpc_core::Spawned>, || async {
         secret(Duration::MAX)
@@ -280,7 +289,13 @@ fn failed_and_slow_calls_have_a_line() {
             line.contains("a call was slow") && line.contains("elapsed="),
             "{line}"
         );
-        // No client fills the log.
+        // No client fills the log, neither with long lines nor with many.
+        let long = format!("Bearer {}", "x".repeat(2_000));
+        block_on(greet(&failures, Some(&long))).unwrap_err();
+        let [line] = &lines.take()[..] else {
+            panic!("there is one line");
+        };
+        assert!(line.len() < 1_000 && line.contains("… (cut)"), "{line}");
         for _ in 0..300 {
             block_on(greet(&failures, Some("Bearer other"))).unwrap_err();
         }

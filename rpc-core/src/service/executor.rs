@@ -86,7 +86,22 @@ impl<T> OnExecutor<T> {
     ///
     /// A handler with a stream of responses sends its messages from the executor's thread, and its
     /// outcome is `Response<()>`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the service has interceptors, which would not be asked: the call fails with `INTERNAL`.
     pub fn run<Res: Send + 'static>(
+        &self,
+        handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
+    ) -> Offloaded<Result<Response<Res>, Status>> {
+        assert!(
+            self.chain.is_none(),
+            "the code of this service does not ask its interceptors: generate it with this version"
+        );
+        self.spawn(handler)
+    }
+
+    fn spawn<Res: Send + 'static>(
         &self,
         handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
     ) -> Offloaded<Result<Response<Res>, Status>> {
@@ -196,7 +211,7 @@ impl<T: Send + Sync + 'static> OnExecutor<T> {
     {
         let service = Arc::clone(&self.service);
         match &self.chain {
-            None => self.run(async move { handler(service, argument).await }),
+            None => self.spawn(async move { handler(service, argument).await }),
             Some(chain) => {
                 let make = move |argument| handler(service, argument);
                 let chain = Arc::clone(chain);
