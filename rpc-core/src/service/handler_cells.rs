@@ -295,8 +295,7 @@ where
             Ok(Poll::Ready(Ok(mut argument))) => {
                 let mut call = self.interceptors.of_call();
                 let decided = X::begin(&mut call, &mut argument);
-                let asked = Asked { argument, call };
-                return self.go_on(decided, asked, key, deadline, cx, out);
+                return self.go_on(decided, Asked { argument, call }, key, deadline, cx, out);
             }
             Ok(Poll::Ready(Err(status))) => status,
             Err(panicked) => panicked.report(self.path),
