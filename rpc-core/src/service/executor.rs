@@ -215,9 +215,9 @@ impl<T: Send + Sync + 'static> OnExecutor<T> {
             Some(chain) => {
                 let make = move |argument| handler(service, argument);
                 let chain = Arc::clone(chain);
-                self.run(
-                    async move { on_executor::<I, S, Res, F>(&chain, spec, argument, make).await },
-                )
+                self.spawn(async move {
+                    on_executor::<I, S, Res, F>(&chain, spec, argument, make).await
+                })
             }
         }
     }
