@@ -73,12 +73,6 @@ impl<T> OnExecutor<T> {
         }
     }
 
-    /// Returns the service, to be owned by a handler's future.
-    #[must_use]
-    pub fn service(&self) -> Arc<T> {
-        Arc::clone(&self.service)
-    }
-
     /// Passes a handler's future to the executor and returns a future that waits for its outcome.
     /// Calls that the handler makes on the executor inherit the deadline that is current here.
     /// Dropping the returned future wakes the handler's future, which is dropped when the executor
